@@ -18,18 +18,19 @@ impl World {
         let Some(member) = self.nodes[node]
             .member
             .as_ref()
-            .filter(|m| self.is_of_group(m))
+            .filter(|m| self.is_of_group(node, m))
         else {
             return;
         };
+        let g = self.nodes[node].group;
         let mut bad = Vec::new();
         let mut rose = Vec::new();
-        for stream in 0..self.m {
+        for stream in 0..self.groups[g].m {
             let Some(s) = member.stream(stream) else {
                 continue;
             };
             // What is brought to a cut may take as much again, and a single delta is always let in.
-            if s.log.bytes() > 2 * self.log_bytes_max().max(self.delta_max()) {
+            if s.log.bytes() > 2 * self.log_bytes_max(g).max(self.delta_max(g)) {
                 bad.push(format!(
                     "I10 log of {} bytes at node {node} (slot {:?}): from {:?}, received {}, stable {}, highest {:?}",
                     s.log.bytes(),
@@ -67,7 +68,7 @@ impl World {
                 bad.push(what);
             }
         }
-        if self.m > 1 && member.is_stalled() {
+        if self.groups[g].m > 1 && member.is_stalled() {
             bad.push(format!(
                 "a seq is never refused, but node {node} (slot {:?}) has no memory for what it has received",
                 member.slot()
@@ -83,14 +84,15 @@ impl World {
         }
     }
 
-    fn is_of_group(&self, member: &Member) -> bool {
-        member.id() == self.group
+    fn is_of_group(&self, node: usize, member: &Member) -> bool {
+        member.id() == self.group_at(node).id
     }
 
     // Rule 16: a page that was done stays done while its member lives, unless it carries what was cut off.
     fn bad_reset(&mut self, node: usize) -> Option<String> {
         let member = self.nodes[node].member.as_deref()?;
         let (table, slot) = (member.table()?, member.slot()?);
+        let m = self.group_at(node).m;
         let life = Some((self.nodes[node].incarnation, slot));
         let here = PAGES.iter().filter(|p| table.is_here(**p));
         let pages: BTreeMap<u32, Vec<Label>> = here.map(|p| (*p, table.labels(*p))).collect();
@@ -99,7 +101,7 @@ impl World {
         let cut_off = |labels: &[Label]| {
             let beyond = |(column, label): (usize, &Label)| {
                 let stream = if labels.len() == 1 {
-                    bucket_slot(self.m as u8, slot).index().min(self.m - 1)
+                    bucket_slot(m as u8, slot).index().min(m - 1)
                 } else {
                     column
                 };
@@ -118,13 +120,14 @@ impl World {
 
     // What I7 rests on: a promise that a data bucket counts was made, and by that very member.
     fn bad_promise(&self, node: usize) -> Option<String> {
+        let g = self.nodes[node].group;
         let member = self.nodes[node].member.as_ref()?;
         let group = member.view()?;
         for slot in group.protectors(member.slot()?.index()) {
             let x = group.member(slot)?;
             let counted = self.nodes[node].true_time(member.promise_of(slot)?);
             let Some(other) = self
-                .entry_of(x.id)
+                .entry_of(g, x.id)
                 .filter(|n| self.nodes[*n].lives(x.id.incarnation))
             else {
                 continue;
@@ -150,11 +153,12 @@ impl World {
 
     // I3: purged means received by every member listed, and nothing is purged in an epoch not open.
     fn bad_purge(&self, node: usize, stream: usize, purged: u64) -> Option<String> {
+        let (g, m) = (self.nodes[node].group, self.group_at(node).m);
         let member = self.nodes[node].member.as_ref()?;
         let own = member
             .slot()
-            .map(|s| bucket_slot(self.m as u8, s).index())
-            .is_some_and(|s| s != stream && s < self.m);
+            .map(|s| bucket_slot(m as u8, s).index())
+            .is_some_and(|s| s != stream && s < m);
         if own {
             return None;
         }
@@ -168,7 +172,7 @@ impl World {
         for slot in group.protectors(stream) {
             let x = group.member(slot)?;
             let Some(other) = self
-                .entry_of(x.id)
+                .entry_of(g, x.id)
                 .filter(|n| self.nodes[*n].lives(x.id.incarnation))
             else {
                 continue;
@@ -210,27 +214,28 @@ impl World {
     /// The fault of a member's page, by the deltas that its labels name. (The deltas of a
     /// service are its own; its state is checked against the pages instead.)
     pub fn bad_page(&self, node: usize, member: &Member, page: u32) -> Option<String> {
-        if self.load.is_some() {
+        let of = self.group_at(node);
+        if of.load.is_some() {
             return None;
         }
-        let slot = bucket_slot(self.m as u8, member.slot()?).index();
+        let slot = bucket_slot(of.m as u8, member.slot()?).index();
         let table = member.table()?;
         if !table.is_here(page) {
             return None;
         }
-        let streams: Vec<usize> = if slot < self.m {
+        let streams: Vec<usize> = if slot < of.m {
             vec![slot]
         } else {
-            (0..self.m).collect()
+            (0..of.m).collect()
         };
         let mut expected = vec![0u8; PAGE_BYTES];
         for (column, stream) in streams.iter().enumerate() {
             let applied = member.stream(*stream)?.applied;
             let label = table.label(page, column);
-            let content = self.ghost.page(*stream, page, label);
+            let content = of.ghost.page(*stream, page, label);
             // One that changed nothing on this page leaves no label there.
-            let newest = self.ghost.newest_of(*stream, page, applied);
-            let changed = |l: &Label| self.ghost.page(*stream, page, *l) != content;
+            let newest = of.ghost.newest_of(*stream, page, applied);
+            let changed = |l: &Label| of.ghost.page(*stream, page, *l) != content;
             let due = newest.filter(|l| *l > label && l.epoch <= member.epoch());
             if due.filter(changed).is_some() {
                 return Some(format!(
@@ -240,8 +245,8 @@ impl World {
             if let Some(what) = self.bad_label(node, member, *stream, page, label) {
                 return Some(what);
             }
-            let coefficient = match slot.checked_sub(self.m) {
-                Some(parity) => self.code.coefficient(parity, *stream),
+            let coefficient = match slot.checked_sub(of.m) {
+                Some(parity) => of.code.coefficient(parity, *stream),
                 None => 1,
             };
             for (e, c) in expected.iter_mut().zip(&content?) {
@@ -277,9 +282,9 @@ impl World {
                 "I6 page {page} of node {node} is at {label:?}, received is {prefix}"
             ));
         }
-        let current = member.epoch() == self.committed().last_open.epoch
+        let current = member.epoch() == self.committed(self.nodes[node].group).last_open.epoch
             && member.installed() == member.epoch();
-        let counts = self.ghost.label_at(stream, label.seq)?;
+        let counts = self.group_at(node).ghost.label_at(stream, label.seq)?;
         (current && counts != label && counts.epoch <= member.epoch()).then(|| {
             format!("I5 page {page} of node {node} is at {label:?}, what counts is {counts:?}")
         })
@@ -291,11 +296,11 @@ impl World {
         let Some(member) = self.nodes[node]
             .member
             .as_ref()
-            .filter(|m| self.is_of_group(m))
+            .filter(|m| self.is_of_group(node, m))
         else {
             return;
         };
-        let last_open = &self.committed().last_open;
+        let last_open = &self.committed(self.nodes[node].group).last_open;
         let slot = member.slot().unwrap_or_default();
         let holds = last_open
             .members
@@ -320,9 +325,10 @@ impl World {
             return;
         };
         let (epoch, stream) = (member.epoch(), member.slot().unwrap_or_default().index());
-        let last_open = self.committed().last_open.epoch;
+        let g = self.nodes[node].group;
+        let last_open = self.committed(g).last_open.epoch;
         if last_open > epoch {
-            let next = self.ghost.cuts.range(epoch.next()..).next();
+            let next = self.groups[g].ghost.cuts.range(epoch.next()..).next();
             let cut = next.and_then(|(_, cuts)| cuts.get(&stream)).copied();
             if cut.is_some_and(|cut| seq > cut) {
                 let what = format!(
@@ -331,7 +337,7 @@ impl World {
                 self.violation(what);
             }
         } else {
-            let acked = self.ghost.acked.entry(stream).or_default();
+            let acked = self.groups[g].ghost.acked.entry(stream).or_default();
             *acked = (*acked).max(seq);
             if let Some(what) = self.bad_sync(node, stream, seq) {
                 self.violation(what);
@@ -341,7 +347,8 @@ impl World {
 
     // S1: where answers are durable, every listed member has synced what is acknowledged.
     fn bad_sync(&self, node: usize, stream: usize, seq: u64) -> Option<String> {
-        if self
+        let g = self.nodes[node].group;
+        if self.groups[g]
             .late
             .is_none_or(|late| late.durability != Durability::Durable)
         {
@@ -350,7 +357,7 @@ impl World {
         let member = self.nodes[node].member.as_deref()?;
         let group = member.view()?;
         for slot in group.protectors(stream).chain([MemberSlot(stream as u8)]) {
-            let other = group.member(slot).and_then(|x| self.entry_of(x.id));
+            let other = group.member(slot).and_then(|x| self.entry_of(g, x.id));
             let peer = other.and_then(|n| self.nodes[n].member.as_deref());
             let Some(peer) = peer.filter(|p| p.installed() == member.epoch()) else {
                 continue;
@@ -366,29 +373,37 @@ impl World {
     }
 
     /// The directory has just opened an epoch: what was acknowledged must be within its cut (I1).
-    pub fn check_opened(&mut self) {
-        let group = self.committed().clone();
+    pub fn check_opened(&mut self, g: usize) {
+        let (group, m) = (self.committed(g).clone(), self.groups[g].m);
         let mut cuts = BTreeMap::new();
-        for stream in 0..self.m {
+        for stream in 0..m {
             let holders: Vec<(u64, u64)> = group
                 .listed()
                 .filter(|(slot, _)| {
                     let of = group.bucket_slot(*slot).index();
-                    of >= self.m || of == stream
+                    of >= m || of == stream
                 })
                 .filter_map(|(_, x)| {
-                    self.entry_of(x.id)
+                    self.entry_of(g, x.id)
                         .filter(|n| self.nodes[*n].lives(x.id.incarnation))
                 })
-                .filter_map(|n| self.nodes[n].member.as_deref())
-                .filter(|m| m.installed() == group.epoch && self.is_of_group(m))
+                .filter_map(|n| {
+                    let member = self.nodes[n].member.as_deref()?;
+                    Some(member).filter(|m| self.is_of_group(n, m))
+                })
+                .filter(|m| m.installed() == group.epoch)
                 .filter_map(|m| m.stream(stream).map(|s| (s.prefix, s.synced)))
                 .collect();
             let synced = holders.iter().map(|holder| holder.1).min();
             let Some(cut) = holders.iter().map(|holder| holder.0).min() else {
                 continue;
             };
-            let acked = self.ghost.acked.get(&stream).copied().unwrap_or(0);
+            let acked = self.groups[g]
+                .ghost
+                .acked
+                .get(&stream)
+                .copied()
+                .unwrap_or(0);
             if let Some(synced) = synced.filter(|synced| *synced < cut) {
                 self.violation(format!(
                     "S4 {:?} opens with stream {stream} cut at {cut}, of which a member has synced {synced}",
@@ -402,24 +417,25 @@ impl World {
                 ));
             }
             cuts.insert(stream, cut);
-            if let Some(made) = self.ghost.streams.get_mut(&stream) {
+            if let Some(made) = self.groups[g].ghost.streams.get_mut(&stream) {
                 made.split_off(&(cut + 1));
             }
         }
-        self.ghost.cuts.insert(group.epoch, cuts);
-        self.check_leases(&group);
+        self.groups[g].ghost.cuts.insert(group.epoch, cuts);
+        self.check_leases(g, &group);
     }
 
     // I7: at the opening nobody else's lease holds any more.
-    fn check_leases(&mut self, group: &Group) {
+    fn check_leases(&mut self, g: usize, group: &Group) {
         for node in 0..self.nodes.len() {
             let n = &self.nodes[node];
-            let Some(member) = n.member.as_ref().filter(|m| self.is_of_group(m)) else {
+            let own = n.member.as_ref().filter(|_| n.group == g);
+            let Some(member) = own.filter(|m| self.is_of_group(node, m)) else {
                 continue;
             };
             let stays = group
                 .slot_of(n.member_id())
-                .is_some_and(|slot| slot.index() < self.m && group.retained(slot));
+                .is_some_and(|slot| slot.index() < self.groups[g].m && group.retained(slot));
             if n.up && !stays && member.may_read(n.clock(self.now)) {
                 let what = format!(
                     "I7 {:?} opens while node {node} holds a lease of {:?}",
@@ -432,11 +448,11 @@ impl World {
     }
 
     /// A takeover that nothing hindered must be over (I11).
-    pub fn check_takeover(&mut self, epoch: Epoch) {
+    pub fn check_takeover(&mut self, g: usize, epoch: Epoch) {
         if self.healing {
             return;
         }
-        let group = self.committed();
+        let group = self.committed(g);
         if group.epoch == epoch && !group.open {
             self.violation(format!(
                 "I11 {epoch:?} is still not open, though nothing hindered it"
@@ -446,9 +462,9 @@ impl World {
 
     /// The map is right about losses: as many nodes as it says may go, any of them, and one node stops only
     /// where enough stay.
-    pub(crate) fn check_tolerance(&mut self) {
-        let (map, group) = (&self.directory.map, self.committed());
-        if self.m == 1 || group.starts_anew() {
+    pub(crate) fn check_tolerance(&mut self, g: usize) {
+        let (map, group, m) = (&self.directory.map, self.committed(g), self.groups[g].m);
+        if m == 1 || group.starts_anew() {
             return;
         }
         let (mut bad, hosts) = (Vec::new(), self.hosts());
@@ -462,7 +478,7 @@ impl World {
         let tolerates = group.tolerates(|id| map.runs(id));
         if let Some(nodes) = tolerates.map(u32::from) {
             let sets = (0..1u32 << hosts).filter(|gone| gone.count_ones() == nodes);
-            let fatal = sets.into_iter().find(|gone| stay(*gone) < self.m);
+            let fatal = sets.into_iter().find(|gone| stay(*gone) < m);
             bad.extend(
                 fatal.map(|gone| format!("bears {nodes} losses, and not those of {gone:b}")),
             );
@@ -470,14 +486,14 @@ impl World {
         let keeps = self.loss != crate::scenario::Loss::StartsEmpty && tolerates.is_some();
         for node in (0..hosts).filter(|_| keeps) {
             let broken = map.after_stop(self.nodes[node].id, |_| false).broken;
-            if broken.is_empty() != (stay(1 << node) >= self.m) {
+            if broken.contains(&group.id) != (stay(1 << node) < m) {
                 bad.push(format!(
                     "node {node} is asked to stop, and {broken:?} break"
                 ));
             }
         }
         for what in bad {
-            let group = self.committed().clone();
+            let group = self.committed(g).clone();
             self.violation(format!("R6 {what}: {group:?}"));
         }
     }
@@ -486,7 +502,7 @@ impl World {
     pub(crate) fn check_twins(&mut self, group: &Group) {
         for (slot, x) in group.listed() {
             let moved = group.kept[slot.index()].is_some_and(|from| from != slot);
-            if self.m > 1 && moved && group.bucket_slot(slot) == slot && !x.complete {
+            if group.m > 1 && moved && group.bucket_slot(slot) == slot && !x.complete {
                 self.violation(format!("R14 a twin takes slot {slot} half made: {group:?}"));
             }
         }

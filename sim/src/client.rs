@@ -5,7 +5,8 @@ use staves_model::MemberSlot;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Answer, NumberedOp};
 
-use crate::event::{ClientRequest, Happening, OpAnswer, OpRequest, Packet, Place, client_id};
+use crate::event::{ClientRequest, OpAnswer, OpRequest, Packet, Place, client_id};
+use crate::group::SimGroup;
 use crate::history::Operation;
 use crate::node::REGISTERS;
 use crate::router::request;
@@ -18,12 +19,17 @@ pub(crate) const ATTEMPTS_MAX: u32 = 25;
 impl World {
     /// A client begins an operation, or asks again.
     pub fn act_client(&mut self, c: usize) {
-        if self.load.is_some() {
+        if self.now < self.clients[c].router.due {
+            return;
+        }
+        self.choose_group(c);
+        let g = self.clients[c].group;
+        if self.groups[g].load.is_some() {
             return self.act_router(c);
         }
-        self.burst();
+        self.burst(g);
         let looks = self.healing || self.rng.chance(self.profile.map_seen);
-        if looks || self.clients[c].map.is_none() {
+        if looks || !self.clients[c].maps.contains_key(&g) {
             self.look_at_map(c);
         }
         let gives_up = !self.healing && self.clients[c].attempts > ATTEMPTS_MAX;
@@ -37,15 +43,23 @@ impl World {
         } else {
             25 + self.rng.below(self.profile.think)
         };
-        self.queue.push(self.now + pause * MS, Happening::Client(c));
+        self.wake_client(c, self.now + pause * MS);
+    }
+
+    // Where there are several groups, each operation is for one of them.
+    fn choose_group(&mut self, c: usize) {
+        let client = &self.clients[c];
+        if client.under_way.is_none() && !client.router.is_busy() {
+            self.clients[c].group = self.some_group();
+        }
     }
 
     // A client that asks again and again in vain reports it to some node.
     fn complain(&mut self, c: usize) {
         let client = &self.clients[c];
         let asked = client
-            .map
-            .as_ref()
+            .maps
+            .get(&client.group)
             .and_then(|g| g.last_open.members.first().copied().flatten());
         let Some(about) = asked.filter(|_| client.attempts > 4 && self.detecting()) else {
             return;
@@ -59,14 +73,21 @@ impl World {
 
     // The map comes from a leader that this client reaches; it may be the deposed one's.
     fn look_at_map(&mut self, c: usize) {
-        let hidden = self.is_leader_hidden(c);
-        if let Some(former) = self.former_leader().filter(|_| hidden) {
-            self.clients[c].map = former.opened.clone();
-            return self.cover.count("deposed leader: showed a client its map");
+        let (g, hidden) = (self.clients[c].group, self.is_leader_hidden(c));
+        let former = self.former_leader().filter(|_| hidden);
+        let entry = match former {
+            Some(former) => former.opened[g].clone(),
+            None if self.directory.answers(self.now) => self.groups[g].opened.clone(),
+            None => return,
+        };
+        if former.is_some() {
+            self.cover.count("deposed leader: showed a client its map");
         }
-        if self.directory.answers(self.now) {
-            self.clients[c].map = self.directory.last_open_entry();
-        }
+        let maps = &mut self.clients[c].maps;
+        match entry {
+            Some(entry) => maps.insert(g, entry),
+            None => maps.remove(&g),
+        };
     }
 
     /// True if the directory's newest leader does not reach a client.
@@ -82,7 +103,8 @@ impl World {
         }
         let reads_mostly = self.profile.think <= 10;
         let write = self.rng.chance(if reads_mostly { 60 } else { 550 });
-        let stream = self.rng.below(self.m as u64) as usize;
+        let g = self.clients[c].group;
+        let stream = self.rng.below(self.groups[g].m as u64) as usize;
         let register = self.rng.below(REGISTERS as u64) as usize;
         let client = &mut self.clients[c];
         client.number += 1;
@@ -90,8 +112,8 @@ impl World {
             ((c as u64 + 1) << 40 | client.number << 8 | 7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         client.target = (stream, register);
         client.attempts = 0;
-        client.under_way = Some(self.history.len());
-        self.history.push(Operation {
+        client.under_way = Some(self.groups[g].history.len());
+        self.groups[g].history.push(Operation {
             register: (stream * REGISTERS + register) as u32,
             value: if write { value } else { 0 },
             write,
@@ -106,11 +128,14 @@ impl World {
         let place = self.first_client() + c;
         let client = &mut self.clients[c];
         client.attempts += 1;
-        let Some(op) = client.under_way.map(|i| &self.history[i]) else {
+        let Some(op) = client
+            .under_way
+            .map(|i| &self.groups[client.group].history[i])
+        else {
             return;
         };
         let (stream, register) = client.target;
-        let member = client.map.as_ref().and_then(|g| {
+        let member = client.maps.get(&client.group).and_then(|g| {
             g.last_open
                 .members
                 .get(MemberSlot(stream as u8).index())
@@ -119,7 +144,7 @@ impl World {
         });
         let request = ClientRequest {
             client: place,
-            group: self.group,
+            group: self.groups[client.group].id,
             stream,
             register,
             id: RequestId {
@@ -130,7 +155,8 @@ impl World {
             retry: client.attempts > 1,
             write: op.write.then_some(op.value),
         };
-        if let Some(node) = member.and_then(|x| self.entry_of(x.id)) {
+        let g = client.group;
+        if let Some(node) = member.and_then(|x| self.entry_of(g, x.id)) {
             self.send(place, node, Packet::Request(request));
         }
     }
@@ -142,9 +168,10 @@ impl World {
         }
         if let Packet::OpAnswer(answer) = packet {
             let client = &mut self.clients[c];
+            let g = client.group;
             let by_hand = client
                 .under_way
-                .filter(|_| answer.attempt == client.attempts);
+                .filter(|_| self.groups[g].load.is_some() && answer.attempt == client.attempts);
             let OpAnswer {
                 attempt,
                 life,
@@ -159,7 +186,7 @@ impl World {
                 (Some(_), Some(Answer::Error(code, _))) if code.worth_retrying() => {}
                 (Some(operation), Some(answer)) => {
                     self.clients[c].under_way = None;
-                    self.take_answer(operation, life, answer);
+                    self.take_answer(g, operation, life, answer);
                 }
                 (Some(_), None) => {}
             }
@@ -177,18 +204,22 @@ impl World {
             return;
         }
         if let Some(i) = self.clients[c].under_way.take() {
-            self.history[i].returned = Some(self.now);
-            self.history[i].life = life;
+            let record = &mut self.groups[self.clients[c].group].history[i];
+            record.returned = Some(self.now);
+            record.life = life;
             if let Some(value) = value {
-                self.history[i].value = value;
+                record.value = value;
             }
         }
     }
 
     /// Operations that clients began.
     pub fn operations(&self) -> usize {
-        let served = self.load.as_ref().map_or(0, |load| load.operations());
-        self.history.len() + served
+        let of = |g: &SimGroup| {
+            let served = g.load.as_ref().map_or(0, |load| load.operations());
+            g.history.len() + served
+        };
+        self.groups.iter().map(of).sum()
     }
 
     /// Sends an operation of a service by hand to a node. The client that begins it has no turn.
@@ -196,8 +227,9 @@ impl World {
         let place = self.first_client() + c;
         let client = &mut self.clients[c];
         client.attempts += 1;
-        let (attempt, number) = (client.attempts, client.number);
-        let Some((operation, op)) = client.under_way.and_then(|i| Some((i, self.op_of(i)?))) else {
+        let (attempt, number, g) = (client.attempts, client.number, client.group);
+        let under_way = client.under_way;
+        let Some((operation, op)) = under_way.and_then(|i| Some((i, self.op_of(g, i)?))) else {
             return;
         };
         let op = NumberedOp {
@@ -207,7 +239,7 @@ impl World {
         };
         let request = OpRequest {
             route: vec![place],
-            request: request((self.service_id(), self.pool), place, op),
+            request: request((self.service_id(g), self.groups[g].pool), place, op),
             attempt,
             operation,
         };
@@ -216,12 +248,16 @@ impl World {
 
     /// One order of each object's operations explains what all clients saw (I8, I9).
     pub(crate) fn check_service_history(&mut self) {
-        let spans = self.spans();
-        let Some(load) = &self.load else { return };
-        let (bad, undecided) = load.judge(&spans);
-        self.undecided = undecided;
-        for what in bad {
-            self.violation(what);
+        for g in self.all_groups() {
+            let spans = self.spans(g);
+            let Some(load) = &self.groups[g].load else {
+                continue;
+            };
+            let (bad, undecided) = load.judge(&spans);
+            self.undecided += undecided;
+            for what in bad {
+                self.violation(what);
+            }
         }
     }
 }

@@ -15,9 +15,11 @@ pub struct SimClient {
     /// Its operation under way: an index into the history.
     pub under_way: Option<usize>,
     pub(crate) attempts: u32,
-    pub(crate) map: Option<Arc<Group>>,
+    /// The index of the group that its operation is for.
+    pub group: usize,
+    pub(crate) maps: BTreeMap<usize, Arc<Group>>,
     pub(crate) target: (usize, usize),
-    /// Of a service's client.
+    /// Of a service's client; its timer is everybody's.
     pub router: Router,
     /// The life of the group that the last answer came from; for the judges alone.
     pub(crate) life: usize,
@@ -25,8 +27,9 @@ pub struct SimClient {
 
 impl SimClient {
     /// A client whose first operation is under way.
-    pub fn with(operation: usize) -> SimClient {
+    pub fn with(group: usize, operation: usize) -> SimClient {
         SimClient {
+            group,
             number: 1,
             under_way: Some(operation),
             ..SimClient::default()

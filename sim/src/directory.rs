@@ -30,12 +30,7 @@ const ENTRIES_MAX: usize = 6;
 const EVIDENCE_MAX: usize = 200;
 
 impl World {
-    /// The group as the directory has it.
-    pub fn committed(&self) -> &Group {
-        &self.directory.map.groups[&self.group]
-    }
-
-    /// Makes the cluster: nodes up, one pool of one group, nothing open yet.
+    /// Makes the cluster: nodes up, a pool for each group, nothing open yet.
     pub fn bootstrap(&mut self, first_nodes: usize) {
         let bootstrap = Change::Bootstrap {
             cluster: ClusterId(7),
@@ -44,16 +39,30 @@ impl World {
             .map
             .apply(None, &bootstrap)
             .expect("an empty map takes a bootstrap");
-        let memory = self.has_regions;
+        for g in self.all_groups() {
+            self.create_pool(g);
+        }
+        for node in 0..first_nodes {
+            self.start_node(node);
+        }
+        for g in self.all_groups() {
+            self.entry_changed(g);
+            self.propose(g, &BTreeSet::new(), false);
+        }
+    }
+
+    fn create_pool(&mut self, g: usize) {
+        let of = &self.groups[g];
+        let memory = of.has_regions;
         let create = Change::CreatePool {
-            name: "cache".into(),
+            name: of.pool_name.clone(),
             kind: match memory {
                 true => PoolKind::Memory { regions: vec![] },
                 false => PoolKind::Cache,
             },
             scheme: Scheme {
-                m: self.m as u8,
-                k: self.k as u8,
+                m: of.m as u8,
+                k: of.k as u8,
             },
             medium: Medium::Ram,
             node_budget_bytes: 1 << 21,
@@ -61,16 +70,13 @@ impl World {
             may_start_empty: self.loss == Loss::StartsEmpty,
         };
         self.directory.map.apply(None, &create).expect("a pool");
-        let pools = &self.directory.map.pools;
-        self.pool = *pools.keys().next().expect("the pool was created");
-        self.create_region();
-        let mut groups = self.directory.map.groups.keys();
-        self.group = *groups.next().expect("the pool has a group");
-        for node in 0..first_nodes {
-            self.start_node(node);
-        }
-        self.entry_changed();
-        self.propose(&BTreeSet::new(), false);
+        let pool = self.directory.map.pool_named(&self.groups[g].pool_name);
+        let pool = pool.expect("the pool was created").id;
+        self.groups[g].pool = pool;
+        self.create_region(g);
+        let mut groups = self.directory.map.groups.values();
+        let group = groups.find(|group| group.pool == pool);
+        self.groups[g].id = group.expect("the pool has a group").id;
     }
 
     /// A node's process starts: the directory gives it a life.
@@ -92,17 +98,16 @@ impl World {
             return self.violation(format!("directory refused node {node} at its start"));
         };
         self.note(|| format!("START node {node} as {id:?} {incarnation:?}"));
-        let group = self.group;
         let n = &mut self.nodes[node];
         n.id = id;
         n.incarnation = incarnation;
         n.up = true;
         n.watch = Watch::default();
-        n.known = None;
+        n.known.clear();
         n.stop = NodeStop::default();
         self.mirror(node);
         for seat in self.seats_of(node) {
-            self.make_seat(seat, group);
+            self.make_seat(seat, self.group_at(seat).id);
         }
     }
 
@@ -159,29 +164,37 @@ impl World {
                 };
                 if self.directory.map.apply(None, &complete).is_ok() {
                     self.cover.count("joiner complete");
-                    self.entry_changed();
+                    if let Some(g) = self.index_of(group) {
+                        self.entry_changed(g);
+                    }
                 }
             }
             Packet::Call(DirectoryCall::Stuck {
                 group,
                 epoch,
                 slots,
-            }) if group == self.group && epoch == self.committed().epoch => {
-                self.take_report(from, epoch, slots);
+            }) => {
+                let g = self.index_of(group);
+                let newest = |g: &usize| self.groups[*g].id == group;
+                if let Some(g) = g.filter(newest)
+                    && epoch == self.committed(g).epoch
+                {
+                    self.take_report(from, g, epoch, slots);
+                }
             }
             _ => {}
         }
     }
 
-    fn take_report(&mut self, from: Place, epoch: Epoch, slots: Vec<MemberSlot>) {
+    fn take_report(&mut self, from: Place, g: usize, epoch: Epoch, slots: Vec<MemberSlot>) {
         self.cover.count("stuck reported");
-        let group = self.committed();
+        let group = self.committed(g);
         let places: Vec<_> = slots
             .iter()
             .filter_map(|s| group.member(*s).map(|x| x.id.place()))
             .collect();
-        self.directory.stuck.extend(places);
-        let (group, reporter) = (self.group, self.nodes[from].id);
+        self.groups[g].stuck.extend(places);
+        let (group, reporter) = (self.groups[g].id, self.nodes[from].id);
         if self.directory.reports.len() < 100 {
             self.directory.reports.push(StuckReport {
                 group,
@@ -193,12 +206,20 @@ impl World {
     }
 
     fn open(&mut self, group: staves_model::GroupId, epoch: Epoch) {
+        let Some(g) = self.index_of(group) else {
+            return;
+        };
         let now = self.directory.clock(self.now);
-        if !self.directory.leader.leases.may_open(now, self.committed()) {
+        if !self
+            .directory
+            .leader
+            .leases
+            .may_open(now, self.committed(g))
+        {
             self.cover.count("open waits for leases");
             return;
         }
-        let anew = self.committed().fresh && self.committed().last_open.epoch > Epoch(0);
+        let anew = self.committed(g).fresh && self.committed(g).last_open.epoch > Epoch(0);
         if self
             .directory
             .map
@@ -206,27 +227,27 @@ impl World {
             .is_ok()
         {
             if anew {
-                self.begin_life();
+                self.begin_life(g);
             }
             self.cover.count("epoch opened");
-            self.note(|| format!("OPEN {epoch:?} {:?}", self.committed().members));
-            self.entry_changed();
-            self.check_opened();
+            self.note(|| format!("OPEN {group:?} {epoch:?} {:?}", self.committed(g).members));
+            self.entry_changed(g);
+            self.check_opened(g);
         }
     }
 
-    pub(crate) fn entry_changed(&mut self) {
-        let entry = Arc::new(self.committed().clone());
+    pub(crate) fn entry_changed(&mut self, g: usize) {
+        let entry = Arc::new(self.committed(g).clone());
+        let of = &mut self.groups[g];
         if entry.open {
-            self.directory.opened = Some(entry.clone());
+            of.opened = Some(entry.clone());
         }
-        let d = &mut self.directory;
-        d.entries.push(entry);
-        if d.entries.len() > ENTRIES_MAX {
-            d.entries.remove(0);
+        of.entries.push(entry);
+        if of.entries.len() > ENTRIES_MAX {
+            of.entries.remove(0);
         }
-        d.since = self.now;
-        self.check_tolerance();
+        of.since = self.now;
+        self.check_tolerance(g);
     }
 
     /// The directory shows its map around, sees who seems dead, and proposes.
@@ -234,10 +255,13 @@ impl World {
         self.queue.push(self.now + 20 * MS, Happening::Directory);
         self.show_former_map();
         self.tick_stops();
+        self.check_drains();
         if !self.directory.answers(self.now) {
             return;
         }
-        self.tend_region();
+        for g in self.all_groups() {
+            self.tend_region(g);
+        }
         self.show_map();
         if self.now < self.calm_until {
             return;
@@ -245,25 +269,33 @@ impl World {
         if self.keeping || self.healing {
             return self.keep();
         }
-        let suspects = self.suspects();
+        for g in self.all_groups() {
+            self.propose_by_chance(g);
+        }
+    }
+
+    fn propose_by_chance(&mut self, g: usize) {
+        let suspects = self.suspects(g);
         let listed = |w: &World, (node, disk): &(NodeId, DiskId)| {
-            let mut members = w.committed().members.iter().flatten();
+            let mut members = w.committed(g).members.iter().flatten();
             members.any(|x| x.id.place() == (*node, *disk))
         };
-        if self.committed().open {
+        if self.committed(g).open {
+            let of = &self.groups[g];
+            let width = of.m + of.k;
             let switch = !self.healing && self.rng.chance(self.profile.switched);
-            let vacant = self.committed().members.iter().any(Option::is_none)
-                || self.committed().members.len() < self.m + self.k;
+            let vacant = self.committed(g).members.iter().any(Option::is_none)
+                || self.committed(g).members.len() < width;
             let fills = vacant && self.rng.chance(100);
             if suspects.iter().any(|n| listed(self, n)) || fills || switch {
-                self.propose(&suspects, switch);
+                self.propose(g, &suspects, switch);
             }
             return;
         }
-        let dead = self.committed().listed().any(|(_, x)| self.is_dead(x));
+        let dead = self.committed(g).listed().any(|(_, x)| self.is_dead(g, x));
         let patience = if dead { 100 } else { 500 };
-        if self.now - self.directory.since > patience * MS {
-            self.propose(&suspects, false);
+        if self.now - self.groups[g].since > patience * MS {
+            self.propose(g, &suspects, false);
         }
     }
 
@@ -277,30 +309,36 @@ impl World {
                 let shown = self.directory.shown.clone();
                 self.send(here, node, Packet::Cluster(shown));
             }
-            if !self.is_sound() && self.rng.chance(500) {
-                continue;
+            for g in self.all_groups() {
+                self.show_entry(here, node, g);
             }
-            // A slow watch shows an entry as it was.
-            let entries = &self.directory.entries;
-            let back = if !self.is_sound() && self.rng.chance(60) {
-                self.rng.below(entries.len() as u64) as usize
-            } else {
-                0
-            };
-            let entry = entries[entries.len() - 1 - back].clone();
-            self.send(here, node, Packet::Map(entry));
         }
     }
 
-    /// True if a member's life is over.
-    pub fn is_dead(&self, x: &Member) -> bool {
-        self.entry_of(x.id)
+    fn show_entry(&mut self, here: Place, node: usize, g: usize) {
+        if !self.is_sound() && self.rng.chance(500) {
+            return;
+        }
+        // A slow watch shows an entry as it was.
+        let entries = &self.groups[g].entries;
+        let back = if !self.is_sound() && self.rng.chance(60) {
+            self.rng.below(entries.len() as u64) as usize
+        } else {
+            0
+        };
+        let entry = entries[entries.len() - 1 - back].clone();
+        self.send(here, node, Packet::Map(entry));
+    }
+
+    /// True if the life of a group's member is over.
+    pub fn is_dead(&self, g: usize, x: &Member) -> bool {
+        self.entry_of(g, x.id)
             .is_none_or(|n| !self.nodes[n].lives(x.id.incarnation))
     }
 
-    fn suspects(&mut self) -> BTreeSet<(NodeId, DiskId)> {
-        let mut suspects = std::mem::take(&mut self.directory.stuck);
-        let group = self.committed().clone();
+    fn suspects(&mut self, g: usize) -> BTreeSet<(NodeId, DiskId)> {
+        let mut suspects = std::mem::take(&mut self.groups[g].stuck);
+        let group = self.committed(g).clone();
         for x in group
             .members
             .iter()
@@ -308,10 +346,10 @@ impl World {
             .flatten()
         {
             let paused = self
-                .entry_of(x.id)
+                .entry_of(g, x.id)
                 .is_some_and(|n| self.nodes[n].paused_until > self.now);
             let chance = match () {
-                () if self.is_dead(x) => 400,
+                () if self.is_dead(g, x) => 400,
                 () if paused => 120,
                 () if self.healing => 0,
                 () => self.profile.suspected,
@@ -323,12 +361,12 @@ impl World {
         suspects
     }
 
-    /// Proposes a new epoch without the suspects; `switch`: with another data bucket (m = 1).
-    pub fn propose(&mut self, suspects: &BTreeSet<(NodeId, DiskId)>, switch: bool) {
-        let Some(new) = self.new_epoch(suspects, switch) else {
+    /// Proposes a new epoch of a group without the suspects; `switch`: with another data bucket (m = 1).
+    pub fn propose(&mut self, g: usize, suspects: &BTreeSet<(NodeId, DiskId)>, switch: bool) {
+        let Some(new) = self.new_epoch(g, suspects, switch) else {
             return;
         };
-        let (epoch, was_open) = (new.epoch, self.committed().open);
+        let (epoch, was_open) = (new.epoch, self.committed(g).open);
         if self
             .directory
             .map
@@ -342,34 +380,33 @@ impl World {
             self.cover.count("epoch abandoned");
         }
         self.note(|| {
-            format!(
-                "COMMIT {epoch:?} {:?} kept {:?}",
-                self.committed().members,
-                self.committed().kept
-            )
+            let group = self.committed(g);
+            let (members, kept) = (&group.members, &group.kept);
+            format!("COMMIT {:?} {epoch:?} {members:?} kept {kept:?}", group.id)
         });
-        self.entry_changed();
+        self.entry_changed(g);
     }
 
     fn new_epoch(
         &mut self,
+        g: usize,
         suspects: &BTreeSet<(NodeId, DiskId)>,
         switch: bool,
     ) -> Option<NewEpoch> {
-        let group = self.committed().clone();
+        let (group, m) = (self.committed(g).clone(), self.groups[g].m);
         let fresh = group.last_open.epoch == Epoch(0);
         let sources = if planted(Mutant::SourcesFromCommitted) && !fresh {
             group.members.clone()
         } else {
             group.last_open.members.clone()
         };
-        let mut plan = Plan::keep(&sources, suspects, self.m, self.wanted_parity());
-        if self.m == 1 && !fresh {
+        let mut plan = Plan::keep(&sources, suspects, m, self.wanted_parity(g));
+        if m == 1 && !fresh {
             plan.choose_data(switch)?;
         }
-        self.add_joiners(&mut plan, &group, suspects, fresh)?;
+        self.add_joiners(g, &mut plan, &group, suspects)?;
         if planted(Mutant::SourceListedAsJoiner) && !fresh && self.rng.chance(300) {
-            plan.forget_one_source(self.m, self.rng.number() as usize);
+            plan.forget_one_source(m, self.rng.number() as usize);
         }
         let leader = plan.leader(fresh)?;
         Some(NewEpoch {
@@ -383,38 +420,40 @@ impl World {
     }
 
     // k raised and lowered while it serves; as wanted once it heals.
-    fn wanted_parity(&mut self) -> usize {
+    fn wanted_parity(&mut self, g: usize) -> usize {
+        let k = self.groups[g].k;
         if self.healing || self.rng.chance(700) {
-            return self.k;
+            return k;
         }
         self.cover.count("k changed");
-        self.rng.below(self.k as u64 + 2) as usize
+        self.rng.below(k as u64 + 2) as usize
     }
 
     fn add_joiners(
         &mut self,
+        g: usize,
         plan: &mut Plan,
         group: &Group,
         suspects: &BTreeSet<(NodeId, DiskId)>,
-        fresh: bool,
     ) -> Option<()> {
+        let (m, fresh) = (self.groups[g].m, group.last_open.epoch == Epoch(0));
         for slot in 0..plan.members.len() {
             if plan.members[slot].is_some() {
                 continue;
             }
             // With m > 1 a lost data bucket may wait for its node, but none is there at the start.
-            let may_wait = slot >= self.m || (self.m > 1 && !fresh);
-            let waits = if slot >= self.m { 150 } else { 60 };
+            let may_wait = slot >= m || (m > 1 && !fresh);
+            let waits = if slot >= m { 150 } else { 60 };
             if may_wait && !self.healing && self.rng.chance(waits) {
                 continue;
             }
-            let Some(node) = self.choose_joiner(plan, group, suspects) else {
+            let Some(node) = self.choose_joiner(g, plan, group, suspects) else {
                 if !may_wait {
                     return None;
                 }
                 continue;
             };
-            if slot < self.m
+            if slot < m
                 && group
                     .last_open
                     .members
@@ -434,6 +473,7 @@ impl World {
 
     fn choose_joiner(
         &mut self,
+        g: usize,
         plan: &Plan,
         group: &Group,
         suspects: &BTreeSet<(NodeId, DiskId)>,
@@ -448,7 +488,11 @@ impl World {
                     .any(|x| x.id.place() == id.place());
                 let source = group.last_open.slot_of(id).is_some();
                 let known = self.directory.map.runs(id);
-                !used && !source && known && (self.healing || !suspects.contains(&id.place()))
+                let own = self.nodes[*n].group == g;
+                own && !used
+                    && !source
+                    && known
+                    && (self.healing || !suspects.contains(&id.place()))
             })
             .collect();
         let returning: Vec<usize> = free

@@ -1,13 +1,12 @@
 //! The state of the directory's stand-in and of its leaders.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use staves_model::detector::Report;
 use staves_model::{
-    ClusterMap, Detector, DiskId, Group, LeaseBatcher, Leases, NodeId, Planner, PlannerConfig,
-    StopBook, StuckReport, Time,
+    ClusterMap, Detector, Group, LeaseBatcher, Leases, Planner, PlannerConfig, StopBook,
+    StuckReport, Time,
 };
 
 use crate::event::Place;
@@ -25,15 +24,7 @@ pub struct Directory {
     pub former: Option<Former>,
     /// It answers nobody before.
     pub stalled_until: u64,
-    /// The time at which the group's entry last changed.
-    pub since: u64,
-    /// The group's entry, newest last.
-    pub(crate) entries: Vec<Arc<Group>>,
-    /// The newest entry that was open.
-    pub(crate) opened: Option<Arc<Group>>,
-    /// Members that were reported, until the directory next looks.
-    pub(crate) stuck: BTreeSet<(NodeId, DiskId)>,
-    /// The same reports, as the planner takes them.
+    /// Members that were reported, as the planner takes them.
     pub reports: Vec<StuckReport>,
     /// The real detector of the program's directory leader, and what was reported to it.
     pub detector: Detector,
@@ -52,10 +43,6 @@ impl Default for Directory {
             map,
             former: None,
             stalled_until: 0,
-            since: 0,
-            entries: Vec::new(),
-            opened: None,
-            stuck: BTreeSet::new(),
             reports: Vec::new(),
             detector: new_detector(),
             evidence: Vec::new(),
@@ -89,27 +76,9 @@ impl Directory {
         self.leader.clock.at(now)
     }
 
-    /// The newest entry that was open.
-    pub fn last_open_entry(&self) -> Option<Arc<Group>> {
-        self.opened.clone()
-    }
-
     /// The map as it is shown around.
     pub(crate) fn shown(&self) -> Arc<ClusterMap> {
         self.shown.clone()
-    }
-
-    /// The group is deleted: what was known and reported of it is void. Who sees the map late sees the old
-    /// entry still.
-    pub(crate) fn forget_group(&mut self) {
-        self.opened = None;
-        self.stuck.clear();
-        self.reports.clear();
-    }
-
-    /// The entry now.
-    pub fn entry(&self) -> Option<Arc<Group>> {
-        self.entries.last().cloned()
     }
 }
 
@@ -173,9 +142,10 @@ pub struct Former {
     pub(crate) deposed_at: u64,
     pub(crate) until: u64,
     pub(crate) map: ClusterMap,
-    pub(crate) entry: Option<Arc<Group>>,
-    /// The newest entry that it saw open.
-    pub opened: Option<Arc<Group>>,
+    /// The entry of each group.
+    pub(crate) entries: Vec<Option<Arc<Group>>>,
+    /// The newest entry of each group that it saw open.
+    pub opened: Vec<Option<Arc<Group>>>,
 }
 
 /// The origin of a request for leases.

@@ -68,8 +68,8 @@ pub enum Packet {
         clock: Time,
         /// The leases that it grants.
         granted: Vec<(GroupId, Epoch)>,
-        /// From which epoch on the answer counts as having heard the directory (rule 13).
-        heard: Option<Epoch>,
+        /// The groups for which the answer counts as having heard the directory, and from which epoch on (rule 13).
+        heard: Vec<(GroupId, Epoch)>,
     },
     /// The directory shows a node its entry of a group, now or as it was.
     Map(Arc<Group>),
@@ -206,8 +206,8 @@ pub enum Happening {
     Elect,
     /// A life of a node that has a permit stops.
     Stop(usize, Incarnation),
-    /// An epoch that everybody was free to open must be open by now.
-    TakeoverDue(Epoch),
+    /// An epoch of a group that everybody was free to open must be open by now.
+    TakeoverDue(usize, Epoch),
 }
 
 /// Events in order of time; those of one time in the order in which they were put in.
@@ -276,7 +276,7 @@ impl EventHash {
             Happening::Confirmed(c) => self.add(8 ^ c.begun << 8),
             Happening::Elect => self.add(38),
             Happening::Stop(n, life) => self.add(39 ^ life.0 << 8 ^ (*n as u64) << 40),
-            Happening::TakeoverDue(e) => self.add(7 | e.0 << 8),
+            Happening::TakeoverDue(g, e) => self.add(7 | e.0 << 8 | (*g as u64) << 48),
         }
     }
 
@@ -309,7 +309,7 @@ impl EventHash {
                 ..
             } => {
                 self.add(
-                    15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4 ^ u64::from(heard.is_some()),
+                    15 ^ clock.0 << 8 ^ (granted.len() as u64) << 4 ^ u64::from(!heard.is_empty()),
                 );
             }
             Packet::Cluster(map) => self.add(30 ^ map.revision.0 << 8),

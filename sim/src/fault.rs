@@ -4,12 +4,14 @@ use staves_group::Member;
 use staves_wire::group::GroupMessage;
 use std::collections::BTreeSet;
 
+use crate::clients::SimClient;
 use crate::event::{Happening, Packet};
-use crate::scale::{LEASE, MS};
+use crate::group::SimGroup;
+use crate::scale::{LEASE, MS, NODE_EXTENTS};
 use crate::scenario::Loss;
 use crate::stop_state::NodeStop;
 use crate::waiting::Waiting;
-use crate::world::World;
+use crate::world::{SimNode, World};
 
 impl World {
     /// The next fault.
@@ -75,9 +77,15 @@ impl World {
         self.note(|| format!("FAULT {fault} while {step}"));
     }
 
-    /// The step at which the group's protocol is.
+    /// The step at which the protocol is: of several groups, that of the first with something to do.
     pub fn protocol_step(&self) -> &'static str {
-        let group = self.committed();
+        let mut steps = self.all_groups().map(|g| self.step_of(g));
+        steps.find(|step| *step != "steady").unwrap_or("steady")
+    }
+
+    /// The step at which a group's protocol is.
+    pub(crate) fn step_of(&self, g: usize) -> &'static str {
+        let group = self.committed(g);
         if group.open {
             let joins = group.listed().any(|(_, x)| !x.complete);
             return if joins { "filling" } else { "steady" };
@@ -85,6 +93,7 @@ impl World {
         let planned = self
             .nodes
             .iter()
+            .filter(|n| n.group == g)
             .filter_map(|n| n.member.as_deref())
             .any(|m| m.coordinates_sync_of(group.epoch));
         if planned { "syncing" } else { "sealing" }
@@ -92,15 +101,18 @@ impl World {
 
     // Fewer members may never live than are needed: what is lost beyond that is another scenario's.
     pub(crate) fn may_crash(&self, node: usize) -> bool {
-        self.committed().last_open.epoch.0 > 0 && self.alive_without(node) >= self.m
+        self.all_groups().all(|g| {
+            let begun = self.committed(g).last_open.epoch.0 > 0;
+            begun && self.alive_without(g, node) >= self.groups[g].m
+        })
     }
 
-    /// The number of the group's buckets that live if this node does not.
-    fn alive_without(&self, node: usize) -> usize {
-        let group = self.committed();
+    /// The number of a group's buckets that live if this node does not.
+    fn alive_without(&self, g: usize, node: usize) -> usize {
+        let group = self.committed(g);
         let alive = |members: &[Option<staves_model::Member>]| {
-            staves_model::whole_buckets(self.m as u8, members, |x| {
-                !self.is_dead(x) && self.nodes[node].id != x.id.node
+            staves_model::whole_buckets(group.m, members, |x| {
+                !self.is_dead(g, x) && self.nodes[node].id != x.id.node
             })
         };
         alive(&group.last_open.members).min(alive(&group.members))
@@ -112,19 +124,22 @@ impl World {
             return;
         }
         self.fault_at("crash");
-        if self.alive_without(node) == self.m {
-            self.cover.count(match self.k {
+        let bare = |g: &usize| self.alive_without(*g, node) == self.groups[*g].m;
+        if let Some(g) = self.all_groups().find(bare) {
+            self.cover.count(match self.groups[g].k {
                 3.. => "no bucket to spare, of a scheme that bears three losses",
                 _ => "no bucket to spare",
             });
         }
         self.stop(node);
-        let cramped = self.hosts() <= self.m + self.k;
+        let wide = |g: &SimGroup| g.m + g.k >= self.hosts();
+        let cramped = self.groups.iter().any(wide);
+        let k = self.groups.iter().map(|g| g.k).min().unwrap_or(0);
         let gone = self.nodes[..self.hosts()].iter().filter(|n| n.gone).count();
-        let (for_good, most) = if cramped { (150, self.k) } else { (30, 1) };
+        let (for_good, most) = if cramped { (150, k) } else { (30, 1) };
         if self.keeping && gone < most && self.rng.chance(for_good) {
             self.cover.count(match cramped {
-                true if gone + 1 == self.k => "k crashed for good, and no node to spare",
+                true if gone + 1 == k => "k crashed for good, and no node to spare",
                 true => "crash for good, and no node to spare",
                 false => "crash for good",
             });
@@ -206,14 +221,15 @@ impl World {
     // The data bucket of a read-mostly client is cut from its peers; then from the directory too, which
     // changes its leader and puts another in its place while clients still reach the old one.
     fn island_first_half(&mut self) -> bool {
-        let Some(data) = self.committed().members.first().copied().flatten() else {
+        let g = self.some_group();
+        let Some(data) = self.committed(g).members.first().copied().flatten() else {
             return false;
         };
         let Some(node) = self.node_of(data.id.node) else {
             return false;
         };
         // The detector notices, and the only source cut off again and again would never come back.
-        if self.keeping && !self.committed().open && self.rng.chance(800) {
+        if self.keeping && !self.committed(g).open && self.rng.chance(800) {
             return false;
         }
         self.fault_at("island");
@@ -236,19 +252,22 @@ impl World {
                 self.cut.extend([(node, directory), (directory, node)]);
             }
         }
-        if self.committed().open {
-            let suspects = BTreeSet::from([self.nodes[node].member_id().place()]);
-            self.propose(&suspects, false);
+        let suspects = BTreeSet::from([self.nodes[node].member_id().place()]);
+        for g in self.all_groups() {
+            if self.committed(g).open {
+                self.propose(g, &suspects, false);
+            }
         }
     }
 
     // The data bucket is replaced though it lives and serves and knows nothing: with everybody well and a
     // sound network the new epoch must open soon after the leases end.
     fn takeover(&mut self) -> u64 {
-        let group = self.committed().clone();
+        let g = self.some_group();
+        let group = self.committed(g).clone();
         let all_up = self.nodes.iter().all(|n| n.up);
         // A joiner that finds no memory is not what is timed.
-        let hindered = self.room.tight || !self.directory.answers(self.now);
+        let hindered = self.room.tight || self.is_crowded() || !self.directory.answers(self.now);
         if !group.open || !all_up || hindered {
             return 0;
         }
@@ -259,18 +278,18 @@ impl World {
         }
         self.calm_until = self.now + 800 * MS;
         if let Some(data) = group.members[0] {
-            self.propose(&BTreeSet::from([data.id.place()]), false);
+            self.propose(g, &BTreeSet::from([data.id.place()]), false);
         }
-        let next = self.committed().clone();
+        let next = self.committed(g).clone();
         // Nor is one that shares its node's memory with another member, or with what its node held before.
         let was_there =
             |x: &staves_model::Member| group.listed().any(|(_, o)| o.id.node == x.id.node);
         let mut joiners = next.listed().filter(|(slot, _)| !next.retained(*slot));
-        let shares = self.m > 1 && joiners.any(|(_, x)| was_there(x));
+        let shares = self.groups[g].m > 1 && joiners.any(|(_, x)| was_there(x));
         let (epoch, timed) = (next.epoch, !next.open && !shares);
         if timed {
             self.queue
-                .push(self.now + 700 * MS, Happening::TakeoverDue(epoch));
+                .push(self.now + 700 * MS, Happening::TakeoverDue(g, epoch));
         }
         self.calm_until
     }
@@ -284,8 +303,9 @@ impl World {
         if self.rng.chance(500) {
             return self.drain(node);
         }
-        let k = self.rng.below(self.k as u64 + 2) as usize;
-        self.change_k(k);
+        let g = self.some_group();
+        let k = self.rng.below(self.groups[g].k as u64 + 2) as usize;
+        self.change_k(g, k);
     }
 
     pub(crate) fn fill_memory(&mut self, node: usize) {
@@ -311,10 +331,10 @@ impl World {
         }
     }
 
-    /// Aims a crash at a data bucket, just now that a joiner has taken a page.
-    pub fn aim_at_data(&mut self) {
-        let slot = self.rng.below(self.m as u64) as usize;
-        let data = self.committed().members.get(slot).copied().flatten();
+    /// Aims a crash at a data bucket of a group, just now that a joiner has taken a page.
+    pub fn aim_at_data(&mut self, g: usize) {
+        let slot = self.rng.below(self.groups[g].m as u64) as usize;
+        let data = self.committed(g).members.get(slot).copied().flatten();
         self.aim = data.and_then(|x| self.node_of(x.id.node));
     }
 
@@ -331,25 +351,37 @@ impl World {
         self.crash(node);
     }
 
-    /// True if the group is as it should be: open, all wanted members listed, alive and complete.
+    /// True if there are other groups to take the memory that a joiner needs.
+    fn is_crowded(&self) -> bool {
+        let mut hosts = self.nodes[..self.hosts()].iter();
+        let free = |n: &SimNode| n.budget.limit().saturating_sub(n.budget.taken());
+        self.groups.len() > 1 && hosts.any(|n| u64::from(free(n)) < NODE_EXTENTS / 2)
+    }
+
+    /// True if every group is as it should be, and every client has its answer.
     pub fn converged(&self) -> bool {
-        let group = self.committed();
-        if self.doomed() {
-            return group.lost && self.detected_all();
+        let idle = |c: &SimClient| c.under_way.is_none() && !c.router.is_busy();
+        self.detected_all()
+            && self.all_groups().all(|g| self.has_converged(g))
+            && self.clients.iter().all(|c| idle(c) || self.doomed(c.group))
+    }
+
+    /// True if a group is as it should be: open, all wanted members listed, alive and complete; or doomed, and marked so.
+    pub(crate) fn has_converged(&self, g: usize) -> bool {
+        let (group, m) = (self.committed(g), self.groups[g].m);
+        if self.doomed(g) {
+            return group.lost;
         }
         let hosts = &self.nodes[..self.hosts()];
         let nodes = hosts.iter().filter(|n| !n.gone).count();
-        let whole = group.open
-            && self.is_well_placed(nodes)
-            && group.members[..self.m].iter().all(Option::is_some)
-            && group.listed().all(|(_, x)| x.complete && !self.is_dead(x));
-        whole
-            && self.detected_all()
-            && self
-                .clients
-                .iter()
-                .all(|c| c.under_way.is_none() && !c.router.is_busy())
-            && self.nodes.iter().all(|n| {
+        let mut seats = self.nodes.iter().filter(|n| n.group == g);
+        group.open
+            && self.is_well_placed(g, nodes)
+            && group.members[..m].iter().all(Option::is_some)
+            && group
+                .listed()
+                .all(|(_, x)| x.complete && !self.is_dead(g, x))
+            && seats.all(|n| {
                 n.member
                     .as_deref()
                     .is_none_or(|m: &Member| m.stream(0).is_none() || m.is_open())

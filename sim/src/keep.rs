@@ -1,7 +1,7 @@
 //! The program's own planner at work in the simulator: the detector declares nodes dead (rightly or
 //! not), and the planner proposes.
 
-use staves_model::{Change, MemberSlot, Scheme};
+use staves_model::{Change, Epoch, MemberSlot, Scheme};
 
 use crate::world::World;
 
@@ -16,42 +16,57 @@ impl World {
             .planner
             .step(now, &self.directory.map, &reports);
         for (revision, change) in proposals {
-            let before = self.committed().epoch;
+            let before: Vec<Epoch> = self.all_groups().map(|g| self.committed(g).epoch).collect();
             if self.directory.map.apply(Some(revision), &change).is_err() {
                 self.directory.planner.refused();
                 self.cover.count("planner's proposal refused");
-            } else if let Change::MarkLost { .. } = change {
+                continue;
+            }
+            if let Change::MarkLost { groups } = &change {
                 self.cover.count("group marked lost");
-                self.entry_changed();
-            } else if self.committed().epoch != before {
-                self.cover.count("planner's epoch");
-                let group = self.committed().clone();
-                let was = |s: usize| group.last_open.members.get(s).copied().flatten();
-                let vacant = |s: &usize| group.last_open.epoch.0 > 0 && was(*s).is_none();
-                if (0..self.m).any(|s| vacant(&s) && group.members[s].is_some()) {
-                    self.cover.count("vacant data bucket taken");
+                for id in groups {
+                    if let Some(g) = self.index_of(*id) {
+                        self.entry_changed(g);
+                    }
                 }
-                let of = |s: usize| group.bucket_slot(MemberSlot(s as u8)).index();
-                let joins = |s: &usize| group.members[*s].is_some() && group.kept[*s].is_none();
-                if (0..group.members.len()).any(|s| of(s) != s && joins(&s)) {
-                    self.cover.count("twin called in");
-                }
-                self.check_twins(&group);
-                let moved = |s: &usize| group.kept[*s].is_some_and(|from| from.index() != *s);
-                if self.m > 1 && (0..self.m).any(|s| moved(&s)) {
-                    self.cover.count("twin took a data bucket's place");
-                }
-                self.note(|| {
-                    format!(
-                        "KEEPER {:?} {:?} kept {:?}",
-                        self.committed().epoch,
-                        self.committed().members,
-                        self.committed().kept
-                    )
-                });
-                self.entry_changed();
+            }
+            let moved = before.into_iter().enumerate();
+            let moved = moved.filter(|(g, epoch)| self.committed(*g).epoch != *epoch);
+            let moved: Vec<usize> = moved.map(|(g, _)| g).collect();
+            if moved.len() > 1 {
+                self.cover
+                    .count("several groups: one proposal for more than one");
+            }
+            for g in moved {
+                self.kept(g);
             }
         }
+    }
+
+    // The planner's epoch of a group is committed.
+    fn kept(&mut self, g: usize) {
+        self.cover.count("planner's epoch");
+        let (group, m) = (self.committed(g).clone(), self.groups[g].m);
+        let was = |s: usize| group.last_open.members.get(s).copied().flatten();
+        let vacant = |s: &usize| group.last_open.epoch.0 > 0 && was(*s).is_none();
+        if (0..m).any(|s| vacant(&s) && group.members[s].is_some()) {
+            self.cover.count("vacant data bucket taken");
+        }
+        let of = |s: usize| group.bucket_slot(MemberSlot(s as u8)).index();
+        let joins = |s: &usize| group.members[*s].is_some() && group.kept[*s].is_none();
+        if (0..group.members.len()).any(|s| of(s) != s && joins(&s)) {
+            self.cover.count("twin called in");
+        }
+        self.check_twins(&group);
+        let moved = |s: &usize| group.kept[*s].is_some_and(|from| from.index() != *s);
+        if m > 1 && (0..m).any(|s| moved(&s)) {
+            self.cover.count("twin took a data bucket's place");
+        }
+        self.note(|| {
+            let (epoch, members, kept) = (group.epoch, &group.members, &group.kept);
+            format!("PLANNER {:?} {epoch:?} {members:?} kept {kept:?}", group.id)
+        });
+        self.entry_changed(g);
     }
 
     /// A fault of the operator: a node is drained, or taken in again.
@@ -59,22 +74,24 @@ impl World {
         let Some(known) = self.directory.map.nodes.get(&self.nodes[node].id) else {
             return;
         };
-        let change = Change::Drain {
-            node: known.id,
-            on: !known.draining,
+        let on = !known.draining;
+        match on {
+            true => self.stops.wished.insert(node),
+            false => self.stops.wished.remove(&node),
         };
-        self.directory.map.apply(None, &change).ok();
+        self.set_drain(node, on);
         self.cover.count("drain or resume");
     }
 
-    /// A fault of the operator: the pool's k is raised or lowered while it serves.
-    pub fn change_k(&mut self, k: usize) {
+    /// A fault of the operator: a pool's k is raised or lowered while it serves.
+    pub fn change_k(&mut self, g: usize, k: usize) {
+        let of = &self.groups[g];
         let scheme = Scheme {
-            m: self.m as u8,
+            m: of.m as u8,
             k: k as u8,
         };
         let change = Change::SetPool {
-            name: "cache".into(),
+            name: of.pool_name.clone(),
             scheme: Some(scheme),
             node_budget_bytes: None,
         };
@@ -84,21 +101,16 @@ impl World {
 
     /// Everything is as it was meant to be again: nobody drains, k is the scheme's.
     pub fn settle_operator(&mut self) {
-        let draining: Vec<_> = self
-            .directory
-            .map
-            .nodes
-            .values()
-            .filter(|n| n.draining)
-            .map(|n| n.id)
-            .collect();
-        for node in draining {
-            self.directory
-                .map
-                .apply(None, &Change::Drain { node, on: false })
-                .ok();
+        for node in 0..self.hosts() {
+            let known = self.directory.map.nodes.get(&self.nodes[node].id);
+            if known.is_some_and(|n| n.draining) {
+                self.set_drain(node, false);
+            }
         }
-        self.change_k(self.k);
+        self.stops.marks.clear();
+        for g in self.all_groups() {
+            self.change_k(g, self.groups[g].k);
+        }
         self.directory.planner = crate::directory_state::new_planner();
     }
 }

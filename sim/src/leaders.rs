@@ -11,6 +11,7 @@ use staves_model::{Incarnation, LeaseAnswer, LeaseEffects, LeaseEvent, LeaseRequ
 
 use crate::directory_state::{Asker, Former, Leader, LeaderClock, new_planner};
 use crate::event::{Confirmation, Happening, Packet, Place};
+use crate::group::SimGroup;
 use crate::scale::MS;
 use crate::scenario::Loss;
 use crate::world::World;
@@ -73,7 +74,8 @@ impl World {
             rate_ppm: 970_000 + self.rng.below(60_001),
             offset: self.rng.below(1_000_000) * MS,
         };
-        let (entry, opened) = (self.directory.entry(), self.directory.last_open_entry());
+        let entries = self.groups.iter().map(SimGroup::entry).collect();
+        let opened = self.groups.iter().map(|g| g.opened.clone()).collect();
         let d = &mut self.directory;
         let term = d.leader.term + 1;
         let leader = Leader::new(term, clock, self.now, &d.map);
@@ -82,7 +84,7 @@ impl World {
             deposed_at: self.now,
             until,
             map: d.map.clone(),
-            entry,
+            entries,
             opened,
         });
         d.planner = new_planner();
@@ -204,11 +206,13 @@ impl World {
                 return self.cover.count("lease asked for by a life that is over");
             }
         };
-        let of_group = heard.iter().find(|(group, _)| *group == self.group);
-        let heard = of_group.map(|(_, epoch)| *epoch);
-        let listed = self.committed().names(self.nodes[asker.from].id);
-        let unheard = self.loss == Loss::StartsEmpty && listed && heard.is_none();
-        if unheard {
+        let mut heard = heard;
+        heard.retain(|(group, _)| self.groups.iter().any(|g| g.id == *group));
+        let asks = self.nodes[asker.from].id;
+        let listed = |g: &usize| self.committed(*g).names(asks);
+        let is_heard = |g: usize| heard.iter().any(|(group, _)| *group == self.groups[g].id);
+        let unheard = self.all_groups().filter(listed).any(|g| !is_heard(g));
+        if self.loss == Loss::StartsEmpty && unheard {
             self.cover.count("rule 13: answered, and does not count");
         } else if !granted.is_empty() {
             self.cover.count("directory lease granted");
@@ -226,16 +230,17 @@ impl World {
 
     /// The deposed leader shows its map to who still follows it.
     pub(crate) fn show_former_map(&mut self) {
-        let Some((term, entry)) = self
-            .former_leader()
-            .and_then(|f| Some((f.leader.term, f.entry.clone()?)))
-        else {
+        let Some(former) = self.former_leader() else {
             return;
         };
+        let term = former.leader.term;
+        let entries: Vec<_> = former.entries.iter().flatten().cloned().collect();
         let here = self.place_of_term(term);
         for node in 0..self.hosts() {
             if self.nodes[node].follows == term {
-                self.send(here, node, Packet::Map(entry.clone()));
+                for entry in &entries {
+                    self.send(here, node, Packet::Map(entry.clone()));
+                }
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The simulated cluster: all members of a group, their directory, network, clocks and clients, in one
+//! The simulated cluster: all members of one group or several, their directory, network, clocks and clients, in one
 //! thread from one seed.
 //!
 //! **Promises.** The same seed gives the same run, down to a hash over all events. Every run does a
@@ -13,7 +13,8 @@
 //! ([`router`]). [`fault`] breaks things. After each step [`check`]
 //! looks at the invariants; clients' operations go to the [`history`].
 //!
-//! **Worlds.** By seed, clients use registers of the members themselves or a service of the table
+//! **Worlds.** Of every third seed a world has two or three groups ([`group`]) of different services and schemes, which share
+//! the nodes with their memory, the network, the faults and the stops; all others have one. By seed, clients use registers of the members themselves or a service of the table
 //! [`load::SERVICES`]: keys and values (m = 1), a region of memory (it grows, is deleted and made anew), or
 //! counters. Some worlds with m > 1 are short of memory, and their data buckets change their minds about how
 //! much they want ([`room`]).
@@ -34,6 +35,7 @@ pub mod elections;
 pub mod event;
 pub mod fault;
 pub mod ghost;
+pub mod group;
 pub mod history;
 pub mod keep;
 pub mod keys;

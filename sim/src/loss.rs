@@ -19,31 +19,32 @@ use crate::world::World;
 const FATAL_FROM: u64 = 3000 * MS;
 
 impl World {
-    /// The number of the group's present life.
-    pub fn life(&self) -> usize {
-        self.lives.len() - 1
+    /// The number of a group's present life.
+    pub fn life(&self, g: usize) -> usize {
+        self.groups[g].lives.len() - 1
     }
 
     /// Each life with its beginning and end.
-    pub(crate) fn spans(&self) -> Vec<(usize, u64, u64)> {
-        let ends = self.lives[1..].iter().copied().chain([u64::MAX]);
-        let spans = self.lives.iter().copied().zip(ends);
+    pub(crate) fn spans(&self, g: usize) -> Vec<(usize, u64, u64)> {
+        let lives = &self.groups[g].lives;
+        let ends = lives[1..].iter().copied().chain([u64::MAX]);
+        let spans = lives.iter().copied().zip(ends);
         spans.enumerate().map(|(i, (b, e))| (i, b, e)).collect()
     }
 
     /// The directory has opened an epoch that starts from nothing.
-    pub(crate) fn begin_life(&mut self) {
+    pub(crate) fn begin_life(&mut self, g: usize) {
         self.cover.count("group started empty");
         self.note(|| "NEW LIFE".into());
-        self.lives.push(self.now);
-        let epoch = self.committed().epoch;
-        self.ghost.begin_life(epoch);
+        let epoch = self.committed(g).epoch;
+        self.groups[g].lives.push(self.now);
+        self.groups[g].ghost.begin_life(epoch);
     }
 
     /// An answer is about to be given: none is by a member of a life that is over (rule 13).
     pub(crate) fn check_life(&mut self, node: usize) {
         let epoch = self.nodes[node].member.as_ref().map(|m| m.epoch());
-        let life = self.ghost.life();
+        let life = self.group_at(node).ghost.life();
         if epoch.is_some_and(|e| e < life) {
             self.violation(format!(
                 "R13 node {node} answers in {epoch:?}, though the group began anew in {life:?}"
@@ -53,21 +54,24 @@ impl World {
 
     /// A fault beyond what the scheme bears; when the next may follow.
     pub(crate) fn lose_group(&mut self) -> u64 {
-        if self.committed().last_open.epoch.0 == 0 || self.doomed() {
+        let mut begun = self.all_groups();
+        if !begun.all(|g| self.committed(g).last_open.epoch.0 > 0) || self.any_doomed() {
             return 0;
         }
+        let g = self.some_group();
+        let m = self.groups[g].m;
         if self.rng.chance(600) {
-            return self.cut_group_off();
+            return self.cut_group_off(g);
         }
         self.fault_at("group lost");
         let late = self.rng.chance(500);
         let fatal = self.loss == Loss::Waits && self.now > FATAL_FROM && self.rng.chance(300);
-        let mut spared = self.m - 1;
-        let mut nodes = self.group_nodes();
+        let mut spared = m - 1;
+        let mut nodes = self.group_nodes(g);
         nodes.retain(|n| self.nodes[*n].up);
         // With m > 1 mostly one more than the group bears: who is left has to say so.
-        if self.m > 1 && self.loss == Loss::Waits && !fatal && self.rng.chance(700) {
-            let few = self.committed().parity_slots().count() + 1;
+        if m > 1 && self.loss == Loss::Waits && !fatal && self.rng.chance(700) {
+            let few = self.committed(g).parity_slots().count() + 1;
             while nodes.len() > few {
                 let spare = self.rng.below(nodes.len() as u64) as usize;
                 nodes.remove(spare);
@@ -85,15 +89,15 @@ impl World {
                 self.sleep(node, back);
             }
         }
-        if self.doomed() {
+        if self.any_doomed() {
             self.cover.count("lost for good");
         }
         self.now + 500 * MS
     }
 
-    // The nodes that the group names, now or in its last open epoch.
-    fn group_nodes(&self) -> Vec<usize> {
-        let group = self.committed();
+    // The nodes that a group names, now or in its last open epoch.
+    fn group_nodes(&self, g: usize) -> Vec<usize> {
+        let group = self.committed(g);
         (0..self.hosts())
             .filter(|n| group.names(self.nodes[*n].id))
             .collect()
@@ -101,9 +105,9 @@ impl World {
 
     // The group's nodes are cut off from all others, in one of three ways; clients reach all, and its
     // members reach each other.
-    fn cut_group_off(&mut self) -> u64 {
+    fn cut_group_off(&mut self, g: usize) -> u64 {
         self.fault_at("group cut off");
-        let inside = self.group_nodes();
+        let inside = self.group_nodes(g);
         let (from_directory, deaf) = match self.rng.below(3) {
             0 => (true, false),
             1 => (false, false),
@@ -146,15 +150,20 @@ impl World {
         self.begin_again(node);
     }
 
-    /// True if the pool waits for members that can never come back with what they held.
-    pub fn doomed(&self) -> bool {
+    /// True if a group is doomed.
+    pub fn any_doomed(&self) -> bool {
+        self.all_groups().any(|g| self.doomed(g))
+    }
+
+    /// True if a group's pool waits for members that can never come back with what they held.
+    pub fn doomed(&self, g: usize) -> bool {
         let keeps = |x: &staves_model::Member| {
-            let node = self.entry_of(x.id).map(|n| &self.nodes[n]);
+            let node = self.entry_of(g, x.id).map(|n| &self.nodes[n]);
             node.is_some_and(|n| n.incarnation == x.id.incarnation && n.member.is_some())
         };
-        let sources = self.committed().last_open.members.iter().flatten();
+        let sources = self.committed(g).last_open.members.iter().flatten();
         self.loss == Loss::Waits
-            && self.committed().last_open.epoch.0 > 0
-            && sources.filter(|x| x.complete && keeps(x)).count() < self.m
+            && self.committed(g).last_open.epoch.0 > 0
+            && sources.filter(|x| x.complete && keeps(x)).count() < self.groups[g].m
     }
 }

@@ -1,4 +1,4 @@
-//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--mutant NAME] [--hunting] [--trace] [--cover]`.
+//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--groups N] [--mutant NAME] [--hunting] [--trace] [--cover]`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_model::Scheme;
 use staves_model::mutant::Mutant;
 use staves_sim::cover::Coverage;
-use staves_sim::run::{run, shape_of, wide_shape_of};
+use staves_sim::run::{groups_of, run, shape_of, wide_shape_of};
 use staves_sim::scenario::Scenario;
 
 struct Arguments {
@@ -15,13 +15,14 @@ struct Arguments {
     seconds: Option<u64>,
     shape: Option<Scheme>,
     wide: bool,
+    groups: Option<usize>,
     mutant: Option<Mutant>,
     trace: bool,
     hunting: bool,
     cover: bool,
 }
 
-const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--mutant NAME] [--hunting] [--trace] [--cover]";
+const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--groups N] [--mutant NAME] [--hunting] [--trace] [--cover]";
 
 fn arguments() -> Result<Arguments, String> {
     let fresh = SystemTime::now()
@@ -33,6 +34,7 @@ fn arguments() -> Result<Arguments, String> {
         seconds: None,
         shape: None,
         wide: false,
+        groups: None,
         mutant: None,
         trace: false,
         hunting: false,
@@ -51,6 +53,7 @@ fn arguments() -> Result<Arguments, String> {
             "--seconds" => a.seconds = Some(number(value()?)?),
             "--shape" => a.shape = Some(value()?.parse()?),
             "--wide" => a.wide = true,
+            "--groups" => a.groups = Some(number(value()?)? as usize),
             "--mutant" => {
                 let name = value()?;
                 let found = Mutant::ALL
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
             seed,
             m,
             k,
+            groups: a.groups.unwrap_or_else(|| groups_of(seed)),
             mutant: a.mutant,
             hunting: a.hunting,
             trace: a.trace,

@@ -84,20 +84,25 @@ impl World {
                     && !self.is_sound()
                     && self.rng.chance(self.profile.aimed)
                 {
-                    self.aim_at_data();
+                    self.aim_at_data(self.nodes[node].group);
                 }
             }
             Packet::Request(request) => {
-                self.request(self.answering(node, request.stream), request);
+                if let Some(g) = self.index_of(request.group) {
+                    self.request(self.answering(node, g, request.stream), request);
+                }
             }
             Packet::OpRequest(request) => self.request_service(node, request),
             Packet::OpAnswer(answer) => self.pass_back(node, answer),
             Packet::Map(group) => {
+                let Some(g) = self.index_of(group.id) else {
+                    return;
+                };
                 let known = &mut self.nodes[node].known;
-                if known.as_ref().is_none_or(|k| k.revision < group.revision) {
-                    *known = Some(group.clone());
+                if known.get(&g).is_none_or(|k| k.revision < group.revision) {
+                    known.insert(g, group.clone());
                 }
-                for seat in self.seats_of(node) {
+                for seat in self.seats_in(node, g) {
                     self.take_seat(seat, group.id);
                     self.step_member(seat, Event::Map(group.clone()));
                 }
@@ -108,17 +113,17 @@ impl World {
                 granted,
                 heard,
             } => {
-                let heard = heard.filter(|_| incarnation == self.nodes[node].incarnation);
-                if let Some(epoch) = heard {
-                    self.step_both(node, &Event::Heard { epoch, clock });
+                let mine = incarnation == self.nodes[node].incarnation;
+                for (group, epoch) in heard.into_iter().filter(|_| mine) {
+                    self.step_both(node, group, &Event::Heard { epoch, clock });
                 }
-                for (_, epoch) in granted {
+                for (group, epoch) in granted {
                     let lease = Event::Lease {
                         epoch,
                         incarnation,
                         clock,
                     };
-                    self.step_both(node, &lease);
+                    self.step_both(node, group, &lease);
                 }
             }
             Packet::Cluster(map) => self.see_cluster(node, map),
@@ -172,7 +177,7 @@ impl World {
             self.cover.count("page ahead of the joiner");
         }
         if ahead && !self.is_sound() && self.rng.chance(300) {
-            self.aim_at_data();
+            self.aim_at_data(self.nodes[node].group);
         }
     }
 
@@ -184,27 +189,29 @@ impl World {
         }
         self.cover.count("gap that only the data bucket fills");
         if self.rng.chance(300) {
-            self.aim_at_data();
+            self.aim_at_data(self.nodes[node].group);
         }
     }
 
     fn only_the_data_fills_a_gap(&self, node: usize) -> bool {
+        let g = self.nodes[node].group;
         let missing = |w: &World| {
             let member = w.nodes[node].member.as_deref().filter(|m| m.is_open())?;
-            let stream = (0..w.m).find(|s| member.stream(*s).is_some_and(|s| s.log.has_gap()))?;
+            let stream =
+                (0..w.groups[g].m).find(|s| member.stream(*s).is_some_and(|s| s.log.has_gap()))?;
             Some((stream, member.stream(stream)?.prefix + 1))
         };
         let Some((stream, seq)) = missing(self) else {
             return false;
         };
-        let group = self.committed();
+        let group = self.committed(g);
         group.open
             && group
                 .parity_slots()
                 .filter_map(|p| group.member(p))
                 .all(|x| {
                     let other = self
-                        .entry_of(x.id)
+                        .entry_of(g, x.id)
                         .and_then(|n| self.nodes[n].member.as_deref());
                     other
                         .and_then(|m| m.stream(stream))
@@ -237,7 +244,7 @@ impl World {
             let member = self.nodes[seat].member.as_deref();
             member
                 .filter(|m| m.serving())
-                .map(|m| (self.group, m.epoch()))
+                .map(|m| (self.group_at(seat).id, m.epoch()))
         });
         let wanted: BTreeSet<_> = serving.collect();
         let wants = !wanted.is_empty() || self.loss == Loss::StartsEmpty;
@@ -310,6 +317,7 @@ impl World {
         if self.demand_absent(node, r.register, frees) {
             return;
         }
+        let (g, coded) = (self.nodes[node].group, self.group_at(node).m > 1);
         let Some(member) = self.nodes[node].member.as_deref_mut() else {
             return;
         };
@@ -323,7 +331,7 @@ impl World {
             return;
         }
         if member
-            .admit(120 + if frees && self.m > 1 { PAGE_BYTES } else { 0 })
+            .admit(120 + if frees && coded { PAGE_BYTES } else { 0 })
             .is_err()
         {
             return self.cover.count("write pushed back: log full");
@@ -335,7 +343,7 @@ impl World {
         let runs = runs_of(r.register, frees);
         let epoch = member.epoch();
         let seq = member.update(Some(id), Bytes::new(), runs.clone(), bytes.clone());
-        let twice = self
+        let twice = self.groups[g]
             .ghost
             .made(r.stream, Label { epoch, seq }, id, runs, bytes);
         if let Some(first) = twice {
@@ -405,7 +413,7 @@ impl World {
         }
         for (read, value) in reads {
             self.check_read(node);
-            let life = self.life();
+            let life = self.life(self.nodes[node].group);
             self.send(
                 node,
                 read.client,
@@ -420,7 +428,7 @@ impl World {
 
     fn answer_write(&mut self, node: usize, client: Place, number: u64, seq: u64) {
         self.check_ack(node, seq);
-        let life = self.life();
+        let life = self.life(self.nodes[node].group);
         self.send(
             node,
             client,

@@ -1,4 +1,4 @@
-//! The region of a memory world. The world has one region at a time, of one group. It grows while it is used,
+//! The region of a group of the memory service. It has one region at a time, of one group. It grows while it is used,
 //! and now and then it is deleted and another begins, with a group of its own: nodes and clients learn of that
 //! late, and those that still have the old one go on with it.
 
@@ -18,44 +18,45 @@ pub(crate) fn chunks_of(region: &Region) -> u64 {
 
 impl World {
     /// The pool's first region, or the next after one that was deleted.
-    pub(crate) fn create_region(&mut self) {
-        if !self.has_regions {
+    pub(crate) fn create_region(&mut self, g: usize) {
+        let of = &self.groups[g];
+        if !of.has_regions {
             return;
         }
         let create = Change::CreateRegion {
-            pool: "cache".into(),
-            name: format!("region-{}", self.regions.len()),
-            size_bytes: 2 * self.m as u64 * CHUNK_BYTES,
+            pool: of.pool_name.clone(),
+            name: format!("region-{}-of-{}", of.regions.len(), of.pool_name),
+            size_bytes: 2 * of.m as u64 * CHUNK_BYTES,
         };
         let made = self.directory.map.apply(None, &create);
         made.expect("a memory pool takes a region");
-        let region = self.newest_region();
-        self.group = GroupId(region.id.0);
-        self.regions.push(region);
+        let region = self.newest_region(g);
+        self.groups[g].id = GroupId(region.id.0);
+        self.groups[g].regions.push(region);
     }
 
     // As the map has it.
-    fn newest_region(&self) -> Region {
-        let pool = self.directory.map.pool_named("cache");
+    fn newest_region(&self, g: usize) -> Region {
+        let pool = self.directory.map.pools.get(&self.groups[g].pool);
         let region = pool.and_then(|p| p.regions().last());
         region.expect("a memory world always has a region").clone()
     }
 
     /// An operator lets the region grow, or deletes it and makes another.
-    pub(crate) fn tend_region(&mut self) {
-        if !self.has_regions || self.healing {
+    pub(crate) fn tend_region(&mut self, g: usize) {
+        if !self.groups[g].has_regions || self.healing {
             return;
         }
         match self.rng.below(1000) {
-            0..15 => self.grow_region(),
-            15..18 if self.committed().last_open.epoch.0 > 0 => self.replace_region(),
+            0..15 => self.grow_region(g),
+            15..18 if self.committed(g).last_open.epoch.0 > 0 => self.replace_region(g),
             _ => {}
         }
     }
 
-    fn grow_region(&mut self) {
-        let m = self.m as u64;
-        let Some(region) = self.regions.last() else {
+    fn grow_region(&mut self, g: usize) {
+        let m = self.groups[g].m as u64;
+        let Some(region) = self.groups[g].regions.last() else {
             return;
         };
         let size_bytes = region.size_bytes + self.rng.below(2 * m + 1) * CHUNK_BYTES;
@@ -65,38 +66,45 @@ impl World {
         };
         if self.directory.map.apply(None, &grow).is_ok() {
             self.cover.count("memory: region grown");
-            self.regions.pop();
-            self.regions.push(self.newest_region());
+            let region = self.newest_region(g);
+            self.groups[g].regions.pop();
+            self.groups[g].regions.push(region);
         }
     }
 
     // Judging of the group begins anew; a node that holds the old one lets go of it when it learns of that.
-    fn replace_region(&mut self) {
-        let name = self.newest_region().name;
+    fn replace_region(&mut self, g: usize) {
+        let (name, old) = (self.newest_region(g).name, self.groups[g].id);
         self.note(|| format!("DELETE {name}"));
-        self.cover.count(match self.protocol_step() {
+        self.cover.count(match self.step_of(g) {
             "steady" => "memory: region deleted",
             _ => "memory: region deleted amid a recovery",
         });
         let delete = Change::DeleteRegion { name };
         let deleted = self.directory.map.apply(None, &delete);
         deleted.expect("the region is there");
-        self.create_region();
-        self.ghost = Ghost::default();
-        self.purged = vec![vec![Default::default(); self.m]; self.nodes.len()];
-        self.done = vec![Done::default(); self.nodes.len()];
+        self.create_region(g);
+        let of = &mut self.groups[g];
+        of.ghost = Ghost::default();
+        // Who sees the map late sees the old entry still.
+        of.opened = None;
+        of.stuck.clear();
+        self.directory.reports.retain(|report| report.group != old);
+        for (node, n) in self.nodes.iter().enumerate().filter(|(_, n)| n.group == g) {
+            self.purged[node] = vec![Default::default(); self.groups[n.group].m];
+            self.done[node] = Done::default();
+        }
         self.island = None;
         self.queue
-            .remove(|h| matches!(h, Happening::TakeoverDue(_)));
-        self.directory.forget_group();
-        self.entry_changed();
-        self.propose(&Default::default(), false);
+            .remove(|h| matches!(h, Happening::TakeoverDue(of, _) if *of == g));
+        self.entry_changed(g);
+        self.propose(g, &Default::default(), false);
     }
 
     /// A node learns of a group that is newer than the one of its bucket: it lets go of that.
     pub(crate) fn take_seat(&mut self, node: usize, group: GroupId) {
         let seat = self.nodes[node].member.as_deref();
-        if !self.has_regions || seat.is_none_or(|member| member.id() >= group) {
+        if !self.group_at(node).has_regions || seat.is_none_or(|member| member.id() >= group) {
             return;
         }
         self.nodes[node].member = None;

@@ -6,6 +6,7 @@ use staves_model::{ClientId, Label, PAGE_BYTES};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
 use staves_wire::group::{RequestId, Run, RunKind};
 
+use crate::group::SimGroup;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::scale::{MS, NODE_EXTENTS};
@@ -33,10 +34,12 @@ impl World {
     /// Makes nodes small in a tight world: most of them, so that no choice of members avoids them.
     pub(crate) fn make_tight(&mut self, seed: u64) {
         let mut rng = Rng::new(seed ^ 0x5449_4748);
-        let least = if self.has_regions { 3 } else { 2 };
+        let least = |g: &SimGroup| if g.has_regions { 3 } else { 2 };
+        let least: u64 = self.groups.iter().map(least).sum();
+        let few = FEW_EXTENTS.max(least + u64::from(self.groups.len() > 1));
         for n in &self.nodes[..self.hosts()] {
             if self.room.tight && rng.chance(700) {
-                let few = least + rng.below(FEW_EXTENTS + 1 - least);
+                let few = least + rng.below(few + 1 - least);
                 n.budget.set_limit(few as u32);
             }
         }
@@ -45,7 +48,7 @@ impl World {
     /// A small node is given as much as the others have.
     pub(crate) fn raise_limit(&mut self, node: usize) {
         let budget = &self.nodes[node].budget;
-        let all = if self.m > 1 { 2 } else { 1 } * NODE_EXTENTS;
+        let all = self.seats_of(node).len() as u64 * NODE_EXTENTS;
         if u64::from(budget.limit()) < all {
             budget.set_limit(all as u32);
             self.cover.count("memory of a small node raised");
@@ -55,7 +58,8 @@ impl World {
     /// A data bucket of registers wishes for more than it has, or less, and uses it; and others on the node
     /// take what memory there is, or give it back.
     pub(crate) fn change_wish(&mut self, node: usize) {
-        let calm = self.is_sound() || self.load.is_some();
+        let of = self.group_at(node);
+        let calm = self.is_sound() || of.load.is_some() || of.m == 1;
         if calm || self.room.wishes == 0 {
             return;
         }
@@ -137,17 +141,21 @@ impl World {
         }
     }
 
-    /// Every data bucket that serves makes some updates to one page, mostly one that somebody lacks and now
+    /// Every data bucket of a group that serves makes some updates to one page, mostly one that somebody lacks and now
     /// asks for. In half of the bursts one data bucket ends with the label with which the next begins.
-    pub(crate) fn burst(&mut self) {
-        let calm = self.healing || self.load.is_some();
+    pub(crate) fn burst(&mut self, g: usize) {
+        let calm = self.healing || self.groups[g].m == 1;
         if calm || self.room.bursts == 0 || !self.rng.chance(self.room.bursts) {
             return;
         }
-        let (page, lacks) = self.lacked_page();
+        let (page, lacks) = self.lacked_page(g);
         let mut serving: Vec<(u8, usize)> = (0..self.nodes.len())
             .filter_map(|n| {
-                let member = self.nodes[n].member.as_deref().filter(|m| m.serving())?;
+                let own = self.nodes[n]
+                    .member
+                    .as_deref()
+                    .filter(|_| self.nodes[n].group == g);
+                let member = own.filter(|m| m.serving())?;
                 Some((member.slot()?.0, n))
             })
             .collect();
@@ -186,13 +194,14 @@ impl World {
     }
 
     // A page of the registers, and who lacks it; if nobody lacks any, whichever.
-    fn lacked_page(&mut self) -> (u32, Option<usize>) {
+    fn lacked_page(&mut self, g: usize) -> (u32, Option<usize>) {
         let lacks = |node: usize, page: u32| {
             let member = self.nodes[node].member.as_deref().filter(|m| m.is_open());
             let table = member.and_then(|m| m.table());
             table.is_some_and(|t| !t.is_here(page))
         };
-        let all = (0..self.nodes.len()).flat_map(|n| PAGES.map(|p| (p, n)));
+        let own = (0..self.nodes.len()).filter(|n| self.nodes[*n].group == g);
+        let all = own.flat_map(|n| PAGES.map(|p| (p, n)));
         let lacked: Vec<(u32, usize)> = all.filter(|(p, n)| lacks(*n, *p)).collect();
         match lacked.is_empty() {
             true => (self.rng.pick(&PAGES), None),
@@ -232,14 +241,16 @@ impl World {
             number,
             floor,
         };
-        self.ghost.made(slot.index(), label, request, runs, bytes);
+        let ghost = &mut self.groups[self.nodes[node].group].ghost;
+        ghost.made(slot.index(), label, request, runs, bytes);
         true
     }
 
     /// I11 where memory stays short: whoever has not got what it wished for, or no memory for a joiner, keeps
     /// nobody from opening an epoch; and a joiner that is listed in an open epoch has the memory it needs.
     pub(crate) fn heal_short_of_memory(&mut self) {
-        if self.m == 1 || self.doomed() {
+        let coded = |w: &World, g: &usize| w.groups[*g].m > 1 && !w.doomed(*g);
+        if !self.all_groups().any(|g| coded(self, &g)) {
             return;
         }
         for node in 0..self.hosts() {
@@ -249,15 +260,17 @@ impl World {
         }
         let end = self.now + SHORT_MS_MAX * MS;
         let whole = |w: &World| {
-            let group = w.committed();
-            group.open && group.listed().all(|(_, x)| x.complete && !w.is_dead(x))
+            w.all_groups().filter(|g| coded(w, g)).all(|g| {
+                let group = w.committed(g);
+                group.open && group.listed().all(|(_, x)| x.complete && !w.is_dead(g, x))
+            })
         };
         while self.now < end && self.violations.is_empty() && !whole(self) && self.step() {}
         self.cover.count("healed while short of memory");
-        if !whole(self) && self.violations.is_empty() && !self.doomed() {
-            let (group, members) = (self.committed().clone(), self.describe());
+        if !whole(self) && self.violations.is_empty() {
+            let (group, members) = (self.restless(), self.describe());
             self.violation(format!(
-                "I11 no rest while memory is short: {group:?}; {members}"
+                "I11 no rest while memory is short: {group}; {members}"
             ));
         }
     }

@@ -57,9 +57,6 @@ impl World {
     /// The timer of a service's client.
     pub(crate) fn act_router(&mut self, c: usize) {
         let now = self.now;
-        if now < self.clients[c].router.due {
-            return;
-        }
         let router = &mut self.clients[c].router;
         let event = match router.turn.as_ref().map(|turn| turn.wait) {
             None => return self.begin_turn(c),
@@ -113,11 +110,10 @@ impl World {
             return self.wake_client(c, self.now + 30 * MS);
         };
         let (now, place) = (self.now, self.first_client() + c);
-        let (pool, of) = (
-            self.pool,
-            (self.service_id(), PoolRef::Id(self.pool), client_id(place)),
-        );
-        let Some(op) = self.op_of(operation) else {
+        let g = self.clients[c].group;
+        let (pool, service) = (self.groups[g].pool, self.service_id(g));
+        let of = (service, PoolRef::Id(pool), client_id(place));
+        let Some(op) = self.op_of(g, operation) else {
             return;
         };
         let windows = op.windows(&self.clients[c].router.map, Some(pool));
@@ -137,17 +133,18 @@ impl World {
     // A new operation; none where the region that the client knows serves nobody yet.
     fn begin_operation(&mut self, c: usize) -> Option<usize> {
         let map = &self.clients[c].router.map;
-        let region = match self.has_regions {
+        let group = &mut self.groups[self.clients[c].group];
+        let region = match group.has_regions {
             true => {
-                let region = map.pools.get(&self.pool)?.regions().last()?;
-                Some(self.regions.iter().position(|r| r.id == region.id)?)
+                let region = map.pools.get(&group.pool)?.regions().last()?;
+                Some(group.regions.iter().position(|r| r.id == region.id)?)
             }
             false => None,
         };
-        let chunks = region.map(|region| chunks_of(&self.regions[region]));
+        let chunks = region.map(|region| chunks_of(&group.regions[region]));
         let reads = if self.profile.think <= 10 { 800 } else { 300 };
         let (now, rng) = (self.now, &mut self.rng);
-        let load = self.load.as_mut()?;
+        let load = group.load.as_mut()?;
         let random = &mut |n| rng.below(n);
         let object = (region.unwrap_or(0), load.pick(chunks, random));
         let router = &mut self.clients[c].router;
@@ -156,20 +153,17 @@ impl World {
         Some(load.begin(object, (number, reads), now, random))
     }
 
-    /// An operation of the service's history, as the router takes it.
-    pub(crate) fn op_of(&self, operation: usize) -> Option<ServiceOp> {
-        let load = self.load.as_ref()?;
+    /// An operation of a group's history, as the router takes it.
+    pub(crate) fn op_of(&self, g: usize, operation: usize) -> Option<ServiceOp> {
+        let of = &self.groups[g];
+        let load = of.load.as_ref()?;
         let (region, object) = load.object(operation);
-        let (group, slot, at) = match self.has_regions {
+        let (group, slot, at) = match of.has_regions {
             true => {
-                let place = self.regions[region].place(object * CHUNK_BYTES, self.m as u8)?;
+                let place = of.regions[region].place(object * CHUNK_BYTES, of.m as u8)?;
                 (place.group, place.slot, place.offset / CHUNK_BYTES)
             }
-            false => (
-                self.group,
-                MemberSlot((object % self.m as u64) as u8),
-                object,
-            ),
+            false => (of.id, MemberSlot((object % of.m as u64) as u8), object),
         };
         let (hash_slot, body) = load.encode(operation, at);
         Some(ServiceOp {
@@ -242,9 +236,9 @@ impl World {
         let Some(turn) = self.clients[c].router.turn.take() else {
             return;
         };
-        let life = self.clients[c].life;
+        let (g, life) = (self.clients[c].group, self.clients[c].life);
         match answers.and_then(|mut answers| answers.pop()) {
-            Some(answer) => self.take_answer(turn.operation, life, &answer),
+            Some(answer) => self.take_answer(g, turn.operation, life, &answer),
             None => self.cover.count("client: no such pool"),
         }
         let pause = match self.healing {
@@ -254,7 +248,7 @@ impl World {
         self.wake_client(c, self.now + pause * MS);
     }
 
-    fn wake_client(&mut self, c: usize, at: u64) {
+    pub(crate) fn wake_client(&mut self, c: usize, at: u64) {
         self.clients[c].router.due = at;
         self.queue.push(at, Happening::Client(c));
     }
@@ -296,9 +290,11 @@ impl World {
         self.step_turn(c, TurnEvent::Answered(from, Err(failure)));
     }
 
-    /// The answer to an operation of the service's history, or the reason why it has none.
-    pub(crate) fn take_answer(&mut self, operation: usize, life: usize, answer: &Answer) {
-        let Some(load) = &mut self.load else { return };
+    /// The answer to an operation of a group's history, or the reason why it has none.
+    pub(crate) fn take_answer(&mut self, g: usize, operation: usize, life: usize, answer: &Answer) {
+        let Some(load) = &mut self.groups[g].load else {
+            return;
+        };
         match load.answered(operation, (self.now, life), answer) {
             Ok(outcome) => self.cover.count(outcome),
             Err(why) => self.violation(why),
@@ -306,17 +302,17 @@ impl World {
     }
 
     /// The service's number in requests, which is that of its pool's kind.
-    pub(crate) fn service_id(&self) -> ServiceId {
-        let pool = self.directory.map.pools.get(&self.pool);
+    pub(crate) fn service_id(&self, g: usize) -> ServiceId {
+        let pool = self.directory.map.pools.get(&self.groups[g].pool);
         pool.and_then(|pool| pool.kind.service())
             .unwrap_or(ServiceId::CACHE)
     }
 
-    /// The group that an operation is for.
-    pub(crate) fn group_of(&self, to: Address) -> GroupId {
+    /// The group that an operation on a pool is for.
+    pub(crate) fn group_of(&self, g: usize, to: Address) -> GroupId {
         match to {
             Address::Bucket(group, _) => group,
-            Address::Slot(_) => self.group,
+            Address::Slot(_) => self.groups[g].id,
         }
     }
 }

@@ -3,21 +3,21 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use staves_erasure::Code;
 use staves_model::mutant::{Mutant, plant};
-use staves_model::{GroupId, K_MAX, PAGE_BYTES};
+use staves_model::{DiskId, PAGE_BYTES};
 
 use crate::clients::SimClient;
 use crate::cover::Coverage;
 use crate::directory_state::Directory;
 use crate::event::{EventHash, Happening, Queue};
-use crate::ghost::{Done, Ghost};
+use crate::ghost::Done;
+use crate::group::SimGroup;
 use crate::history::{Operation, in_life, violations};
 use crate::load::service_of;
 use crate::node::PAGES;
 use crate::rng::Rng;
 use crate::scale::MS;
-use crate::scenario::{LateSyncs, Loss, Profile, Room, Scenario};
+use crate::scenario::{GroupShape, Loss, Profile, Room, Scenario};
 use crate::stop_state::Stops;
 use crate::world::{SimNode, World};
 
@@ -31,8 +31,6 @@ const ROUGH_MS: u64 = 6000;
 const ROUGH_MS_MAX: u64 = 60_000;
 /// Clients go on for so long while it heals.
 const HEALING_CLIENTS_MS: u64 = 1500;
-/// Most parity buckets of a group, those counted that are being exchanged.
-const PARITY_MAX: usize = 2 * K_MAX as usize;
 /// It must have converged by then.
 const HEALING_MS_MAX: u64 = 20_000;
 
@@ -60,6 +58,15 @@ pub fn shape_of(seed: u64) -> (usize, usize) {
     match seed / 5 % 4 {
         0 | 1 => OFTEN[(seed % 5) as usize],
         _ => wide_shape_of(seed),
+    }
+}
+
+/// The number of groups that a seed of a batch is run with: of every third seed two or three.
+pub fn groups_of(seed: u64) -> usize {
+    match seed / 2 % 9 {
+        2 | 5 => 2,
+        8 => 3,
+        _ => 1,
     }
 }
 
@@ -92,6 +99,8 @@ fn of_stops(s: &Scenario) -> bool {
         Mutant::PermitsForgottenByNewLeader,
         Mutant::YoungLeaderTrusts,
         Mutant::PermitUnconfirmed,
+        Mutant::StopJudgedByOneGroup,
+        Mutant::DrainOfStopTakenBackLate,
     ];
     s.mutant.is_some_and(|m| bugs.contains(&m))
 }
@@ -99,7 +108,7 @@ fn of_stops(s: &Scenario) -> bool {
 /// Of a thousand stops, during how many the leader changes. A young leader refuses more than a missing record lets through.
 fn elects(s: &Scenario) -> u64 {
     match s.mutant {
-        Some(Mutant::PermitNotRecorded) => 0,
+        Some(Mutant::PermitNotRecorded | Mutant::StopJudgedByOneGroup) => 0,
         _ => 400,
     }
 }
@@ -111,11 +120,17 @@ fn loss_of(s: &Scenario) -> Loss {
         _ if of_rule_13(s) => Loss::StartsEmpty,
         _ if s.mutant == Some(Mutant::LostReadWaits) => Loss::Waits,
         // Memory never starts empty.
-        (3, 0) if service_of(s).is_some_and(|service| service.has_regions) => Loss::Waits,
+        (3, 0) if has_memory(s) => Loss::Waits,
         (3, 0) => Loss::StartsEmpty,
         (3, 1) => Loss::Waits,
         _ => Loss::Bounded,
     }
+}
+
+fn has_memory(s: &Scenario) -> bool {
+    let others = GroupShape::others(s).into_iter();
+    let mut services = others.map(|other| other.service).chain([service_of(s)]);
+    services.any(|service| service.is_some_and(|service| service.has_regions))
 }
 
 /// Some groups with m > 1 have no more nodes than members, and one of those starts late.
@@ -172,47 +187,52 @@ pub(crate) fn world(s: &Scenario) -> World {
     } else {
         profile(&mut rng, s.seed)
     };
-    let nodes = s.m + s.k + if is_cramped(s) { 0 } else { 2 };
-    let mut nodes: Vec<SimNode> = (0..nodes).map(|_| SimNode::new(&mut rng)).collect();
-    if s.m > 1 {
-        let shadows: Vec<SimNode> = nodes.iter().map(SimNode::shadow).collect();
-        nodes.extend(shadows);
+    let groups = SimGroup::of(s);
+    let width = groups.iter().map(|g| g.m + g.k).max().unwrap_or(0);
+    let hosts = width + if is_cramped(s) { 0 } else { 2 };
+    let seats: usize = groups.iter().map(SimGroup::seats).sum();
+    let mut nodes: Vec<SimNode> = (0..hosts).map(|_| SimNode::new(&mut rng, seats)).collect();
+    let disks = [DiskId::MEMORY, DiskId::SECOND];
+    for (g, of) in groups.iter().enumerate() {
+        for disk in disks.into_iter().take(of.seats()).skip(usize::from(g == 0)) {
+            for host in 0..hosts {
+                let shadow = nodes[host].shadow();
+                nodes.push(SimNode {
+                    group: g,
+                    disk,
+                    ..shadow
+                });
+            }
+        }
     }
     World {
         now: 0,
         rng,
         queue: Queue::default(),
         hash: EventHash::default(),
-        m: s.m,
-        k: s.k,
-        code: Code::new(s.m, PARITY_MAX).expect("a group's members are fewer than 256"),
-        pool: Default::default(),
-        group: GroupId(0),
-        purged: vec![vec![Default::default(); s.m]; nodes.len()],
+        purged: nodes
+            .iter()
+            .map(|n| vec![Default::default(); groups[n.group].m])
+            .collect(),
         done: vec![Done::default(); nodes.len()],
+        groups,
         nodes,
+        hosts,
         directory: Directory::default(),
         clients: (0..3).map(|_| SimClient::default()).collect(),
         cut: BTreeSet::new(),
-        history: Vec::new(),
-        load: None,
-        has_regions: false,
-        regions: Vec::new(),
         open: Default::default(),
         tokens: 0,
         undecided: 0,
         violations: Vec::new(),
         keeping: s.seed % 4 == 3 || loss_of(s) != Loss::Bounded || of_directory(s),
-        late: None,
         loss: loss_of(s),
-        lives: vec![0],
         clients_stop_at: u64::MAX,
         healing: false,
         profile,
         room: Room::default(),
         made: 0,
         cover: Coverage::default(),
-        ghost: Ghost::default(),
         aim: None,
         stops: Stops::new(s.seed, of_stops(s), elects(s)),
         island: None,
@@ -227,10 +247,6 @@ pub(crate) fn world(s: &Scenario) -> World {
 pub fn run(scenario: &Scenario) -> Report {
     plant(scenario.mutant);
     let mut w = world(scenario);
-    if let Some(service) = service_of(scenario) {
-        (w.load, w.has_regions) = (Some((service.load)()), service.has_regions);
-    }
-    w.late = LateSyncs::of(scenario).filter(|_| w.load.is_none());
     w.room = Room::of(scenario);
     w.make_tight(scenario.seed);
     let result = catch_unwind(AssertUnwindSafe(|| go(&mut w)));
@@ -247,12 +263,15 @@ pub fn run(scenario: &Scenario) -> Report {
         steps: w.steps,
         operations,
         undecided: w.undecided,
-        objects: w.load.as_ref().map_or(0, |load| load.objects().len()),
+        objects: w.groups.iter().map(SimGroup::objects).sum(),
         cover: w.cover,
     }
 }
 
 fn go(w: &mut World) {
+    if w.groups.len() > 1 {
+        w.cover.count("several groups");
+    }
     let nodes = w.hosts();
     // One node joins later, while the cluster already serves.
     w.bootstrap(nodes - 1);
@@ -269,7 +288,7 @@ fn go(w: &mut World) {
     }
     let rough = |w: &World| {
         let minima = w.operations() >= OPERATIONS_MIN && w.cover.faults() >= FAULTS_MIN;
-        let minima = minima || w.doomed();
+        let minima = minima || w.any_doomed();
         w.now < ROUGH_MS * MS || (!minima && w.now < ROUGH_MS_MAX * MS)
     };
     while rough(w) && w.violations.is_empty() && w.step() {}
@@ -317,70 +336,45 @@ fn heal(w: &mut World) {
             .iter()
             .map(|c| c.under_way.is_some() || c.router.is_busy())
             .collect();
-        let (group, members) = (w.committed().clone(), w.describe());
+        let (group, members) = (w.restless(), w.describe());
         w.violation(format!(
-            "I11 no rest: {group:?}; clients wait: {open:?}; {members}"
+            "I11 no rest: {group}; clients wait: {open:?}; {members}"
         ));
     }
 }
 
-// I4: parity is the code of the data byte for byte, and prefixes match; and what is there is what the
-// history allows: each register is read once more.
+// What is there is what the history allows: each register and object is read once more.
 fn at_rest(w: &mut World) {
-    let group = w.committed().clone();
-    let mut bad = Vec::new();
-    for (slot, x) in group.listed() {
-        let Some(node) = w.entry_of(x.id) else {
-            continue;
-        };
-        let Some(member) = &w.nodes[node].member else {
-            if !w.doomed() {
-                bad.push(format!("I4 node {node} of slot {slot} holds nothing"));
-            }
-            continue;
-        };
-        for page in PAGES {
-            bad.extend(w.bad_page(node, member, page));
-            if slot.index() < w.m || w.doomed() {
-                continue;
-            }
-            let of = group.bucket_slot(slot).index();
-            for stream in (0..w.m).filter(|s| of >= w.m || of == *s) {
-                let data = w.data_label(stream, page);
-                let column = if of < w.m { 0 } else { stream };
-                let here = member.table().map(|t| t.label(page, column));
-                if data != here {
-                    bad.push(format!(
-                        "I4 page {page} of slot {slot} is at {here:?}, its data at {data:?}"
-                    ));
-                }
-            }
+    for g in w.all_groups() {
+        for what in w.bad_at_rest(g) {
+            w.violation(what);
         }
     }
-    if !w.doomed() {
-        bad.extend(w.bad_parity());
+    for g in w.all_groups() {
+        if w.doomed(g) {
+            w.cover.count("at rest, and lost");
+        } else if w.groups[g].load.is_some() {
+            w.service_at_rest(g);
+        } else {
+            registers_at_rest(w, g);
+        }
     }
-    for what in bad {
-        w.violation(what);
-    }
-    if w.doomed() {
-        return w.cover.count("at rest, and lost");
-    }
-    if w.load.is_some() {
-        return w.service_at_rest();
-    }
+}
+
+fn registers_at_rest(w: &mut World, g: usize) {
     let now = w.now;
-    for stream in 0..w.m {
+    for stream in 0..w.groups[g].m {
         for register in 0..crate::node::REGISTERS {
-            if let Some(value) = w.peek(stream, register) {
+            if let Some(value) = w.peek(g, stream, register) {
                 let register = (stream * crate::node::REGISTERS + register) as u32;
-                w.history.push(Operation {
+                let life = w.life(g);
+                w.groups[g].history.push(Operation {
                     register,
                     value,
                     write: false,
                     called: now,
                     returned: Some(now + 1),
-                    life: w.life(),
+                    life,
                 });
             }
         }
@@ -388,9 +382,60 @@ fn at_rest(w: &mut World) {
 }
 
 impl World {
+    /// I4: parity is the code of the data byte for byte, and prefixes match.
+    fn bad_at_rest(&self, g: usize) -> Vec<String> {
+        let (group, m, doomed) = (self.committed(g), self.groups[g].m, self.doomed(g));
+        let mut bad = Vec::new();
+        for (slot, x) in group.listed() {
+            let Some(node) = self.entry_of(g, x.id) else {
+                continue;
+            };
+            let Some(member) = &self.nodes[node].member else {
+                if !doomed {
+                    bad.push(format!("I4 node {node} of slot {slot} holds nothing"));
+                }
+                continue;
+            };
+            for page in PAGES {
+                bad.extend(self.bad_page(node, member, page));
+                if slot.index() < m || doomed {
+                    continue;
+                }
+                let of = group.bucket_slot(slot).index();
+                for stream in (0..m).filter(|s| of >= m || of == *s) {
+                    let data = self.data_label(g, stream, page);
+                    let column = if of < m { 0 } else { stream };
+                    let here = member.table().map(|t| t.label(page, column));
+                    if data != here {
+                        bad.push(format!(
+                            "I4 page {page} of slot {slot} is at {here:?}, its data at {data:?}"
+                        ));
+                    }
+                }
+            }
+        }
+        if !doomed {
+            bad.extend(self.bad_parity(g));
+        }
+        bad
+    }
+
+    /// The groups that have not come to rest, for a violation's text.
+    pub(crate) fn restless(&self) -> String {
+        let restless = self.all_groups().filter(|g| !self.has_converged(*g));
+        let groups: Vec<_> = restless.map(|g| self.committed(g)).collect();
+        format!("{groups:?}")
+    }
+
     /// The answers that no order of each life's operations explains.
     pub(crate) fn bad_history(&self) -> Vec<String> {
-        let spans = self.spans();
+        self.all_groups()
+            .flat_map(|g| self.bad_history_of(g))
+            .collect()
+    }
+
+    fn bad_history_of(&self, g: usize) -> Vec<String> {
+        let spans = self.spans(g);
         let seen = |span| {
             let as_seen = move |o: &Operation| {
                 let (called, returned) = in_life(span, (o.called, o.returned, o.life))?;
@@ -400,7 +445,8 @@ impl World {
                     ..o.clone()
                 })
             };
-            self.history.iter().filter_map(as_seen).collect::<Vec<_>>()
+            let history = self.groups[g].history.iter();
+            history.filter_map(as_seen).collect::<Vec<_>>()
         };
         spans
             .into_iter()
@@ -408,18 +454,18 @@ impl World {
             .collect()
     }
 
-    fn data_member(&self, stream: usize) -> Option<&staves_group::Member> {
-        let x = self.committed().members.get(stream).copied().flatten()?;
-        self.entry_of(x.id)
+    fn data_member(&self, g: usize, stream: usize) -> Option<&staves_group::Member> {
+        let x = self.committed(g).members.get(stream).copied().flatten()?;
+        self.entry_of(g, x.id)
             .and_then(|n| self.nodes[n].member.as_deref())
     }
 
     // I4, literally: every page of every parity bucket against the code of the data buckets' pages.
-    fn bad_parity(&self) -> Option<String> {
-        let group = self.committed();
+    fn bad_parity(&self, g: usize) -> Option<String> {
+        let (group, of) = (self.committed(g), &self.groups[g]);
         let member = |slot: usize| {
             let x = group.members.get(slot).copied().flatten()?;
-            self.nodes[self.entry_of(x.id)?].member.as_deref()
+            self.nodes[self.entry_of(g, x.id)?].member.as_deref()
         };
         let page_of = |slot: usize, page: u32| {
             let there = member(slot).and_then(|m| m.pages()?.page(page));
@@ -428,12 +474,12 @@ impl World {
         let table = |slot| member(slot).and_then(|m| m.table());
         let end = (0..group.members.len()).filter_map(table).map(|t| t.end());
         for page in 0..end.max().unwrap_or(0) {
-            let data: Vec<Vec<u8>> = (0..self.m).map(|d| page_of(d, page)).collect();
+            let data: Vec<Vec<u8>> = (0..of.m).map(|d| page_of(d, page)).collect();
             for slot in group.parity_slots() {
-                let row = group.bucket_slot(slot).index() - self.m;
+                let row = group.bucket_slot(slot).index() - of.m;
                 let mut coded = vec![0; PAGE_BYTES];
                 for (d, bytes) in data.iter().enumerate() {
-                    self.code.apply(row, d, bytes, &mut coded);
+                    of.code.apply(row, d, bytes, &mut coded);
                 }
                 if page_of(slot.index(), page) != coded {
                     return Some(format!(
@@ -445,15 +491,17 @@ impl World {
         None
     }
 
-    fn data_label(&self, stream: usize, page: u32) -> Option<staves_model::Label> {
-        Some(self.data_member(stream)?.table()?.label(page, 0))
+    fn data_label(&self, g: usize, stream: usize, page: u32) -> Option<staves_model::Label> {
+        Some(self.data_member(g, stream)?.table()?.label(page, 0))
     }
 
-    fn peek(&self, stream: usize, register: usize) -> Option<u64> {
+    fn peek(&self, g: usize, stream: usize, register: usize) -> Option<u64> {
         let mut bytes = Vec::new();
-        self.data_member(stream)?
-            .pages()?
-            .read_into(crate::node::offset(register), 8, &mut bytes);
+        self.data_member(g, stream)?.pages()?.read_into(
+            crate::node::offset(register),
+            8,
+            &mut bytes,
+        );
         bytes.try_into().ok().map(u64::from_le_bytes)
     }
 
@@ -461,9 +509,10 @@ impl World {
         let each = |(i, n): (usize, &SimNode)| {
             let m = n.member.as_ref()?;
             let slot = m.slot()?;
-            let s = m.stream(slot.index().min(self.m - 1))?;
+            let s = m.stream(slot.index().min(self.groups[n.group].m - 1))?;
             Some(format!(
-                "node {i} slot {slot} {:?} synced {:?} open {} prefix {} stable {} absent {}",
+                "node {i} of {:?} slot {slot} {:?} synced {:?} open {} prefix {} stable {} absent {}",
+                m.id(),
                 m.epoch(),
                 m.installed(),
                 m.is_open(),

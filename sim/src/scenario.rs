@@ -3,6 +3,7 @@
 use staves_group::Durability;
 use staves_model::mutant::Mutant;
 
+use crate::load::{SERVICES, ServiceEntry, service_of};
 use crate::rng::Rng;
 
 /// The input of a run.
@@ -14,12 +15,49 @@ pub struct Scenario {
     pub m: usize,
     /// Parity buckets.
     pub k: usize,
+    /// Groups of the world: that of this shape, and others by the seed.
+    pub groups: usize,
     /// A planted bug.
     pub mutant: Option<Mutant>,
     /// The roughest profile, with most of its faults aimed: for bugs that need several at once.
     pub hunting: bool,
     /// Print what happens.
     pub trace: bool,
+}
+
+/// A group that a world has beside the scenario's own.
+#[derive(Clone, Copy)]
+pub struct GroupShape {
+    /// Data buckets.
+    pub m: usize,
+    /// Parity buckets.
+    pub k: usize,
+    /// Its service; with none, clients use the members' registers.
+    pub service: Option<&'static ServiceEntry>,
+}
+
+impl GroupShape {
+    /// The other groups of a scenario's world, each with another service than the one before. Their chances are their
+    /// own, so that worlds of one group stay as they are.
+    pub fn others(s: &Scenario) -> Vec<GroupShape> {
+        let mut rng = Rng::new(s.seed ^ 0x4752_4F55);
+        let mut services: Vec<_> = SERVICES.iter().map(Some).chain([None]).collect();
+        let name = |service: &Option<&ServiceEntry>| service.map(|service| service.name);
+        services.retain(|service| name(service) != name(&service_of(s)));
+        let others = 1..s.groups;
+        others
+            .map_while(|_| {
+                let at = rng.below(services.len() as u64) as usize;
+                let service = (!services.is_empty()).then(|| services.swap_remove(at))?;
+                let (m, k) = match service {
+                    // The cache has one data bucket.
+                    Some(service) if service.name == "key-value" => (1, 1 + rng.below(3) as usize),
+                    _ => rng.pick(&[(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (4, 2)]),
+                };
+                Some(GroupShape { m, k, service })
+            })
+            .collect()
+    }
 }
 
 /// The roughness of a run. Chances are per mille.

@@ -128,11 +128,12 @@ impl Script {
             seed: 1,
             m,
             k,
+            groups: 1,
             mutant: None,
             hunting: false,
             trace: std::env::var_os("STAVES_SIM_TRACE").is_some(),
         });
-        world.load = load;
+        world.groups[0].load = load;
         world.calm_until = u64::MAX;
         world.keeping = false;
         let nodes = world.hosts();
@@ -155,7 +156,7 @@ impl Script {
 
     /// The group as the directory has it.
     pub fn group(&self) -> &Group {
-        self.world.committed()
+        self.world.committed(0)
     }
 
     /// Packets that `which` names are lost from now on.
@@ -234,7 +235,7 @@ impl Script {
         if let Err(why) = self.world.directory.map.apply(None, &change) {
             panic!("the directory refuses a script's epoch: {why}");
         }
-        self.world.entry_changed();
+        self.world.entry_changed(0);
     }
 
     /// One event.
@@ -290,12 +291,12 @@ impl Script {
         self.run_ms(1);
         let c = self.world.clients.len();
         let place = self.world.first_client() + c;
-        let operation = self.world.history.len();
+        let operation = self.world.groups[0].history.len();
         let value = (c as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mut client = SimClient::default();
         (client.number, client.under_way) = (1, Some(operation));
         self.world.clients.push(client);
-        self.world.history.push(Operation {
+        self.world.groups[0].history.push(Operation {
             register: (stream * REGISTERS + register) as u32,
             value: if write { value } else { 0 },
             write,
@@ -305,7 +306,7 @@ impl Script {
         });
         let request = ClientRequest {
             client: place,
-            group: self.world.group,
+            group: self.world.groups[0].id,
             stream,
             register,
             id: RequestId {
@@ -336,7 +337,9 @@ impl Script {
 
     /// True if an operation was answered.
     pub fn answered(&self, asked: &Asked) -> bool {
-        self.world.history[asked.operation].returned.is_some()
+        self.world.groups[0].history[asked.operation]
+            .returned
+            .is_some()
     }
 
     /// Begins a write and goes on until the data bucket has made it; its seq.
@@ -384,17 +387,20 @@ impl Script {
     pub fn read(&mut self, node: usize, stream: usize, register: usize) -> u64 {
         let asked = self.ask(node, stream, register, false);
         self.until("a read is answered", |s| s.answered(&asked));
-        self.world.history[asked.operation].value
+        self.world.groups[0].history[asked.operation].value
     }
 
     /// A client begins an operation on a key, in a key-value world; one attempt is sent.
     pub fn ask_key(&mut self, node: usize, key: u64, act: OnKey) -> AskedKey {
         self.run_ms(1);
         let (c, now) = (self.world.clients.len(), self.world.now);
-        let load: &mut dyn Any = self.world.load.as_deref_mut().expect("a key-value world");
+        let load: &mut dyn Any = self.world.groups[0]
+            .load
+            .as_deref_mut()
+            .expect("a key-value world");
         let load = load.downcast_mut::<Served<KeyLoad>>();
         let operation = load.expect("a key-value world").push((0, key), act, now);
-        self.world.clients.push(SimClient::with(operation));
+        self.world.clients.push(SimClient::with(0, operation));
         let asked = AskedKey {
             client: c,
             operation,
@@ -410,7 +416,7 @@ impl Script {
 
     /// True if a client of a key has its answer.
     pub fn answered_key(&self, asked: &AskedKey) -> bool {
-        let load = self.world.load.as_ref();
+        let load = self.world.groups[0].load.as_ref();
         load.is_some_and(|load| load.is_answered(asked.operation))
     }
 

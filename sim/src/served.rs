@@ -60,21 +60,28 @@ impl World {
         let Some(op) = r.request.ops.first() else {
             return;
         };
-        let (group, slot) = (self.group_of(op.to), op.to.slot());
-        let seats = self.seats_of(node).into_iter();
+        let g = self.index_of_pool(&r.request.pool);
+        let (group, slot) = (self.group_of(g, op.to), op.to.slot());
+        let seats = self.seats_in(node, g).into_iter();
         let answers_for = |seat: &usize| {
             let bucket = self.nodes[*seat].member.as_ref().and_then(Seat::bucket);
             bucket.is_some_and(|b| b.member().id() == group && b.answers_for(slot))
         };
         match seats.into_iter().find(answers_for) {
             Some(seat) => self.submit(seat, r),
-            None => self.pass_on(node, (group, slot), r),
+            None => self.pass_on(node, g, (group, slot), r),
         }
     }
 
     // By the newest entry of the group that this node has seen.
-    fn pass_on(&mut self, node: usize, (group, slot): (GroupId, MemberSlot), mut r: OpRequest) {
-        let known = self.nodes[node].known.as_ref().filter(|g| g.id == group);
+    fn pass_on(
+        &mut self,
+        node: usize,
+        g: usize,
+        (group, slot): (GroupId, MemberSlot),
+        mut r: OpRequest,
+    ) {
+        let known = self.nodes[node].known.get(&g).filter(|g| g.id == group);
         let member = known.filter(|g| g.open).and_then(|g| g.member(slot));
         let owner = member.and_then(|x| self.node_of(x.id.node));
         match owner.filter(|owner| *owner != node && !r.request.forwarded) {
@@ -89,7 +96,7 @@ impl World {
                     self.cover.count("memory: another group asked for");
                 }
                 let answer = refusal(Refused::NotServing);
-                self.reply(node, r.route, (r.attempt, r.request.revision), answer);
+                self.reply(node, g, r.route, (r.attempt, r.request.revision), answer);
             }
         }
     }
@@ -98,11 +105,12 @@ impl World {
     fn reply(
         &mut self,
         node: usize,
+        g: usize,
         mut route: Vec<Place>,
         (attempt, revision): (u32, Revision),
         answer: Answer,
     ) {
-        let known = self.nodes[self.host_of(node)].known.clone();
+        let known = self.nodes[self.host_of(node)].known.get(&g).cloned();
         let newer = known.filter(|g| g.revision > revision);
         let wrong = matches!(answer, Answer::Error(ErrorCode::NotServing, _));
         let answers = ServiceAnswers {
@@ -112,7 +120,7 @@ impl World {
             draw_above: 0,
         };
         let Some(to) = route.pop() else { return };
-        let life = self.life();
+        let life = self.life(g);
         let answer = OpAnswer {
             route,
             attempt,
@@ -188,6 +196,7 @@ impl World {
     }
 
     fn answer_request(&mut self, node: usize, token: u64, answer: Result<Answer, Refused>) {
+        let g = self.nodes[node].group;
         let Some(open) = self.open.remove(&(node, token)) else {
             return self.violation(format!(
                 "node {node} answers token {token} again, or nobody: {answer:?}"
@@ -203,15 +212,16 @@ impl World {
                     Refused::Deadline => "service: deadline",
                 });
                 let at = (open.attempt, open.revision);
-                return self.reply(node, open.route, at, refusal(why));
+                return self.reply(node, g, open.route, at, refusal(why));
             }
         };
         let is_read = |load: &dyn Load| load.is_read(open.operation);
-        if self.load.as_deref().is_some_and(is_read) && !matches!(answer, Answer::Error(..)) {
+        let load = self.groups[g].load.as_deref();
+        if load.is_some_and(is_read) && !matches!(answer, Answer::Error(..)) {
             self.check_read(node);
         }
         self.check_life(node);
-        self.reply(node, open.route, (open.attempt, open.revision), answer);
+        self.reply(node, g, open.route, (open.attempt, open.revision), answer);
     }
 
     // Each request is answered or refused by its deadline, at the latest with the next tick.
@@ -241,7 +251,8 @@ impl World {
             0 => "service: a lost group's data bucket, whole",
             _ => "service: a lost group's data bucket, with pages missing",
         });
-        if parked > 0 && self.load.as_ref().is_some_and(|load| load.reports_loss()) {
+        let load = self.group_at(node).load.as_ref();
+        if parked > 0 && load.is_some_and(|load| load.reports_loss()) {
             self.violation(format!(
                 "R14 {parked} requests wait at node {node}, whose group is lost, with {missing} pages missing"
             ));
@@ -259,39 +270,43 @@ impl World {
         if let Some(Seat::Served(bucket)) =
             self.nodes[node].member.take_if(|s| s.bucket().is_some())
         {
-            let seat = self.seat_of(bucket.into_member());
+            let g = self.nodes[node].group;
+            let seat = self.seat_of(g, bucket.into_member());
             self.nodes[node].member = Some(seat);
         }
     }
 
     /// At rest each bucket's state agrees with its pages, and each object is read once more.
-    pub(crate) fn service_at_rest(&mut self) {
-        let group = self.committed().clone();
-        let seats = group.listed().filter_map(|(_, x)| self.entry_of(x.id));
+    pub(crate) fn service_at_rest(&mut self, g: usize) {
+        let group = self.committed(g).clone();
+        let seats = group.listed().filter_map(|(_, x)| self.entry_of(g, x.id));
         let buckets = seats.filter_map(|n| self.nodes[n].member.as_ref()?.bucket());
         let bad: Vec<String> = buckets.filter_map(|b| b.check().err()).collect();
         for what in bad {
             self.violation(format!("at rest: {what}"));
         }
-        let Some(load) = &mut self.load else { return };
-        let newest = self.regions.len().saturating_sub(1);
+        let of = &self.groups[g];
+        let Some(load) = &of.load else { return };
+        let newest = of.regions.len().saturating_sub(1);
         let objects = load.objects().into_iter().filter(|o| o.0 == newest);
         let objects: Vec<_> = objects.collect();
         for object in objects {
-            self.read_at_rest(object);
+            self.read_at_rest(g, object);
         }
     }
 
-    fn read_at_rest(&mut self, object: ObjectId) {
-        let Some(load) = &mut self.load else { return };
+    fn read_at_rest(&mut self, g: usize, object: ObjectId) {
+        let Some(load) = &mut self.groups[g].load else {
+            return;
+        };
         let operation = load.begin_read(object, self.now);
         let c = self.clients.len();
-        self.clients.push(SimClient::with(operation));
-        let Some(to) = self.op_of(operation).map(|op| op.to) else {
+        self.clients.push(SimClient::with(g, operation));
+        let Some(to) = self.op_of(g, operation).map(|op| op.to) else {
             return;
         };
         for _ in 0..TRIES_AT_REST {
-            let data = self.committed().member(to.slot());
+            let data = self.committed(g).member(to.slot());
             if let Some(node) = data.and_then(|x| self.node_of(x.id.node)) {
                 self.ask_service(c, node);
             }

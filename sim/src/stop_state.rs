@@ -1,6 +1,6 @@
 //! The state of stops: of a node that is to stop, of a leader that is asked for permits, and of a world.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use staves_model::{ClusterMap, Incarnation, NodeId, OwnStop, StopBook, StopTimes, Time};
@@ -20,6 +20,8 @@ pub(crate) const ATTEMPT: u64 = 300 * MS;
 pub(crate) const DEADLINE: u64 = 900 * MS;
 /// The time for which a leader waits for the states of nodes.
 pub(crate) const PATIENCE: u64 = 120 * MS;
+/// The longest time for which a node that stays is drained for a stop that is over, while the directory answers.
+pub(crate) const DRAINED_MAX: u64 = 800 * MS;
 /// Most permits that the judge remembers.
 pub(crate) const PERMITS_MAX: usize = 20;
 
@@ -69,6 +71,12 @@ pub struct Stops {
     pub(crate) rounds: u64,
     /// In the order in which they were given.
     pub(crate) permits: Vec<Permit>,
+    /// Nodes whose data folder says that they are drained for a stop.
+    pub(crate) marks: BTreeSet<usize>,
+    /// Nodes that the operator wants drained.
+    pub(crate) wished: BTreeSet<usize>,
+    /// For the judges: nodes that stay, and since when they are drained though nobody wants that.
+    pub(crate) unwanted: BTreeMap<usize, u64>,
 }
 
 /// A new leader's book.
@@ -87,6 +95,9 @@ impl Stops {
             elects,
             rounds: 0,
             permits: Vec::new(),
+            marks: BTreeSet::new(),
+            wished: BTreeSet::new(),
+            unwanted: BTreeMap::new(),
         }
     }
 }

@@ -1,14 +1,18 @@
 //! The driver of stops: nodes ask a leader of the directory for a permit ([`OwnStop`], [`StopBook`]), and stop.
+//!
+//! In worlds with several groups a node with a permit is drained first, so that others take over what it serves. That
+//! drain is taken back once the stop is over: as the node leaves, or, as a mark in its data folder says, when it is back.
 
 use std::collections::BTreeSet;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{Incarnation, NodeId, StopBook, StopReply, StopState};
+use staves_model::{Change, Group, Incarnation, NodeId, StopBook, StopReply, StopState};
 
 use crate::event::{Happening, Packet, Place};
 use crate::scale::MS;
 use crate::stop_state::{
-    ATTEMPT, Asking, DEADLINE, NodeStop, PATIENCE, PERMITS_MAX, Permit, StopRound, TIMES,
+    ATTEMPT, Asking, DEADLINE, DRAINED_MAX, NodeStop, PATIENCE, PERMITS_MAX, Permit, StopRound,
+    TIMES,
 };
 use crate::world::World;
 
@@ -42,6 +46,9 @@ impl World {
 
     /// A node's timer: it asks again, or gives up.
     pub(crate) fn tick_stop(&mut self, node: usize) {
+        if self.stops.marks.contains(&node) && !self.is_to_stop(node) {
+            self.end_drain_of_stop(node);
+        }
         let (now, incarnation) = (self.now, self.nodes[node].incarnation);
         let clock = self.nodes[node].clock(now);
         let stop = &mut self.nodes[node].stop;
@@ -216,6 +223,7 @@ impl World {
         if permitted {
             let soon = now + self.stops.rng.below(200) * MS;
             self.queue.push(soon, Happening::Stop(node, life));
+            self.drain_to_stop(node);
             self.check_permits();
         }
     }
@@ -234,11 +242,69 @@ impl World {
         }
         self.cover.count("stop: stopped");
         self.stop(node);
+        if self.groups.len() > 1 && self.stops.rng.chance(500) {
+            self.end_drain_of_stop(node);
+        }
         let back = self.now + (20 + self.stops.rng.below(400)) * MS;
         self.queue.push(back, Happening::Start(node));
     }
 
-    // D6: the permits that nodes have, taken together, leave the group what it needs, by the map of the last of them.
+    /// True if a node has asked for a permit, or has one.
+    fn is_to_stop(&self, node: usize) -> bool {
+        let n = &self.nodes[node];
+        n.stop.own.state(n.clock(self.now), &TIMES) != StopState::Stays
+    }
+
+    fn drain_to_stop(&mut self, node: usize) {
+        let known = self.directory.map.nodes.get(&self.nodes[node].id);
+        let drained = known.is_none_or(|n| n.draining);
+        if self.groups.len() == 1 || drained || !self.directory.answers(self.now) {
+            return;
+        }
+        self.stops.marks.insert(node);
+        self.cover.count("stop: drained first");
+        self.set_drain(node, true);
+    }
+
+    fn end_drain_of_stop(&mut self, node: usize) {
+        let late = planted(Mutant::DrainOfStopTakenBackLate) && !self.stops.rng.chance(5);
+        if !late && self.directory.answers(self.now) && self.stops.marks.remove(&node) {
+            self.cover.count("stop: drain taken back");
+            self.set_drain(node, false);
+        }
+    }
+
+    /// A node is drained, or no more.
+    pub(crate) fn set_drain(&mut self, node: usize, on: bool) {
+        let drain = Change::Drain {
+            node: self.nodes[node].id,
+            on,
+        };
+        self.note(|| format!("{drain:?}"));
+        self.directory.map.apply(None, &drain).ok();
+    }
+
+    /// D6: a drain does not outlive the stop that it was for.
+    pub(crate) fn check_drains(&mut self) {
+        for node in 0..self.hosts() {
+            let n = &self.nodes[node];
+            let acts = n.up && n.paused_until <= self.now && !self.is_to_stop(node);
+            let known = self.directory.map.nodes.get(&n.id);
+            let drained = known.is_some_and(|n| n.draining) && !self.stops.wished.contains(&node);
+            if !acts || !drained || !self.directory.answers(self.now) {
+                self.stops.unwanted.remove(&node);
+                continue;
+            }
+            let since = *self.stops.unwanted.entry(node).or_insert(self.now);
+            if self.now > since + DRAINED_MAX {
+                self.violation(format!(
+                    "D6 node {node} is still drained for a stop that is over"
+                ));
+            }
+        }
+    }
+
+    // D6: the permits that nodes have, taken together, leave every group what it needs, by the map of the last of them.
     fn check_permits(&mut self) {
         let has = |p: &&Permit| {
             let node = self.node_of(p.node).map(|n| &self.nodes[n]);
@@ -250,16 +316,20 @@ impl World {
         let held: Vec<&Permit> = self.stops.permits.iter().filter(has).collect();
         let Some(last) = held.last() else { return };
         let gone: BTreeSet<NodeId> = held.iter().map(|p| p.node).collect();
-        let Some(group) = last.map.groups.get(&self.group) else {
-            return;
-        };
-        let bears = |gone: &BTreeSet<NodeId>| {
+        let bears = |group: &Group, gone: &BTreeSet<NodeId>| {
             group.tolerates(|x| last.map.is_up(x.node, x.incarnation) && !gone.contains(&x.node))
         };
-        let lost = bears(&gone).is_none() && bears(&BTreeSet::new()).is_some();
-        if lost && group.names(last.node) {
+        let groups = self
+            .groups
+            .iter()
+            .filter_map(|g| last.map.groups.get(&g.id));
+        let mut named = groups.filter(|group| group.names(last.node));
+        let lost = named.find(|group| {
+            bears(group, &gone).is_none() && bears(group, &BTreeSet::new()).is_some()
+        });
+        if let Some(lost) = lost.map(|group| group.id) {
             self.violation(format!(
-                "D6 {gone:?} may all stop, and the group would be lost with them"
+                "D6 {gone:?} may all stop, and {lost:?} would be lost with them"
             ));
         }
     }

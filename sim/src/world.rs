@@ -4,20 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_erasure::Code;
 use staves_group::{Applied, Effects, Member, Options};
-use staves_model::{
-    DiskId, Epoch, Group, GroupId, Incarnation, MemberId, NodeId, PoolId, Region, StopReply, Time,
-};
+use staves_model::{DiskId, Epoch, Group, GroupId, Incarnation, MemberId, NodeId, StopReply, Time};
 use staves_store::{Arena, Budget, EXTENT_BYTES, Journal};
 
 use crate::clients::SimClient;
 use crate::cover::Coverage;
 use crate::directory_state::Directory;
 use crate::event::{EventHash, Happening, OpRequest, Packet, Place, Queue};
-use crate::ghost::{Done, Ghost};
-use crate::history::Operation;
-use crate::load::{Load, OpenRequest, Seat};
+use crate::ghost::Done;
+use crate::group::SimGroup;
+use crate::load::{OpenRequest, Seat};
 use crate::rng::Rng;
 use crate::scale::{LEASE, LOG_BYTES_MAX, MS, NODE_EXTENTS, QUIET};
 use crate::scenario::{LateSyncs, Loss, Profile, Room};
@@ -25,8 +22,10 @@ use crate::stop_state::{NodeStop, Stops};
 use crate::waiting::Waiting;
 use crate::watch::Watch;
 
-/// One simulated node.
+/// One simulated node, in its part as a member of one group.
 pub struct SimNode {
+    /// The index of the group whose member this entry is for.
+    pub group: usize,
     /// Its id in the directory; set when its process first starts.
     pub id: NodeId,
     /// For which of the members that the node may hold this entry stands.
@@ -51,8 +50,8 @@ pub struct SimNode {
     pub member: Option<Seat>,
     /// The requests that wait there for an answer.
     pub waiting: Waiting,
-    /// The newest entry of the group that its process has seen.
-    pub known: Option<Arc<Group>>,
+    /// The newest entry of each group that its process has seen.
+    pub known: BTreeMap<usize, Arc<Group>>,
     /// The term of the directory's leader, as far as it knows.
     pub follows: u64,
     /// Its part in the failure detector.
@@ -75,32 +74,18 @@ pub struct World {
     pub queue: Queue,
     /// All that happened.
     pub hash: EventHash,
-    /// Data buckets of the group.
-    pub m: usize,
-    /// Wanted parity buckets of the group.
-    pub k: usize,
-    /// The code of its m, with all parity that it may have; for the judges alone.
-    pub code: Code,
-    /// The pool.
-    pub pool: PoolId,
-    /// The group.
-    pub group: GroupId,
-    /// The nodes; with m > 1 those for their second members behind them.
+    /// The groups.
+    pub groups: Vec<SimGroup>,
+    /// The nodes, each with its entry for the first group; behind them those for their other members.
     pub nodes: Vec<SimNode>,
+    /// The number of nodes.
+    pub(crate) hosts: usize,
     /// The directory's stand-in.
     pub directory: Directory,
     /// The clients.
     pub clients: Vec<SimClient>,
     /// One-way cuts of the network.
     pub cut: BTreeSet<(Place, Place)>,
-    /// The history of the registers' clients.
-    pub history: Vec<Operation>,
-    /// The load of the service that the world runs; with none, clients use the members' registers.
-    pub load: Option<Box<dyn Load>>,
-    /// The service's objects are chunks of regions.
-    pub has_regions: bool,
-    /// The regions that there were, the present one last, each with its last known size.
-    pub regions: Vec<Region>,
     /// Requests at buckets that have no answer yet, by node and token.
     pub(crate) open: BTreeMap<(usize, u64), OpenRequest>,
     pub(crate) tokens: u64,
@@ -110,12 +95,8 @@ pub struct World {
     pub violations: Vec<String>,
     /// The program's own planner proposes, instead of chance.
     pub keeping: bool,
-    /// Members sync late, if they do.
-    pub late: Option<LateSyncs>,
     /// The fate of a group that loses more than its scheme bears.
     pub loss: Loss,
-    /// The beginning of each life of the group.
-    pub lives: Vec<u64>,
     /// No client begins anything after this.
     pub clients_stop_at: u64,
     /// The rough part is over: no more faults, and it must converge.
@@ -128,8 +109,6 @@ pub struct World {
     pub made: u64,
     /// Faults at each protocol step.
     pub cover: Coverage,
-    /// The right content of every page, by its labels.
-    pub ghost: Ghost,
     /// An aimed fault: this node crashes before the next event, and its deltas on the way are lost.
     pub aim: Option<usize>,
     /// Nodes that stop in good order.
@@ -150,11 +129,12 @@ pub struct World {
 
 impl SimNode {
     /// A node that has not started yet.
-    pub fn new(rng: &mut Rng) -> SimNode {
+    pub fn new(rng: &mut Rng, seats: usize) -> SimNode {
         // A second member may need as much as the first.
-        let bytes = 2 * NODE_EXTENTS * EXTENT_BYTES as u64;
+        let bytes = seats.max(2) as u64 * NODE_EXTENTS * EXTENT_BYTES as u64;
         let arena = Arena::new(bytes).expect("a few MiB of memory for a simulated node");
         SimNode {
+            group: 0,
             id: NodeId(0),
             disk: DiskId::MEMORY,
             incarnation: Incarnation(0),
@@ -167,7 +147,7 @@ impl SimNode {
             taken: 0,
             member: None,
             waiting: Waiting::default(),
-            known: None,
+            known: BTreeMap::new(),
             follows: 1,
             watch: Watch::default(),
             stop: NodeStop::default(),
@@ -209,9 +189,10 @@ impl World {
             .position(|n| n.id == id && id != NodeId(0))
     }
 
-    /// The entry of a member.
-    pub fn entry_of(&self, id: MemberId) -> Option<usize> {
-        let of = |n: &SimNode| n.member_id().place() == id.place() && n.id != NodeId(0);
+    /// The entry of a member of a group.
+    pub fn entry_of(&self, g: usize, id: MemberId) -> Option<usize> {
+        let of =
+            |n: &SimNode| n.group == g && n.member_id().place() == id.place() && n.id != NodeId(0);
         self.nodes.iter().position(of)
     }
 
@@ -235,19 +216,20 @@ impl World {
         }
     }
 
-    /// Bytes that a stream's log may hold in this world.
-    pub fn log_bytes_max(&self) -> usize {
-        self.member_options().log_bytes_max
+    /// Bytes that a stream's log may hold in a group.
+    pub fn log_bytes_max(&self, g: usize) -> usize {
+        self.member_options(g).log_bytes_max
     }
 
-    /// More than the heaviest delta weighs that this world's clients cause, where one alone can fill a log.
-    pub(crate) fn delta_max(&self) -> usize {
-        self.load.as_ref().map_or(0, |load| load.delta_bytes_max())
+    /// More than the heaviest delta weighs that a group's clients cause, where one alone can fill a log.
+    pub(crate) fn delta_max(&self, g: usize) -> usize {
+        let load = self.groups[g].load.as_ref();
+        load.map_or(0, |load| load.delta_bytes_max())
     }
 
-    /// A seat around a member.
-    pub(crate) fn seat_of(&self, member: Member) -> Seat {
-        match &self.load {
+    /// A seat around a member of a group.
+    pub(crate) fn seat_of(&self, g: usize, member: Member) -> Seat {
+        match &self.groups[g].load {
             None => Seat::Raw(Box::new(member)),
             Some(load) => Seat::Served(load.bucket(member)),
         }
@@ -255,23 +237,24 @@ impl World {
 
     /// A node that runs has a seat for the group.
     pub(crate) fn make_seat(&mut self, node: usize, group: GroupId) {
-        let (options, n) = (self.member_options(), &self.nodes[node]);
+        let n = &self.nodes[node];
+        let (g, options) = (n.group, self.member_options(n.group));
         let (arena, budget) = (n.arena.clone(), n.budget.clone());
         let member = Member::new(options, group, n.member_id(), arena, budget);
-        self.nodes[node].member = Some(self.seat_of(member));
+        self.nodes[node].member = Some(self.seat_of(g, member));
     }
 
-    /// A member's options in this world.
-    pub fn member_options(&self) -> Options {
+    /// The options of a group's members.
+    pub fn member_options(&self, g: usize) -> Options {
         let late = |late: LateSyncs| (late.durability, Journal::late(late.steps));
-        let (durability, journal) = self.late.map_or_else(Default::default, late);
+        let (durability, journal) = self.groups[g].late.map_or_else(Default::default, late);
         let base = Options {
             durability,
             journal,
             quiet_after: (self.loss == Loss::StartsEmpty).then_some(QUIET),
             ..World::options()
         };
-        match &self.load {
+        match &self.groups[g].load {
             Some(load) => load.options(base),
             None => base,
         }
@@ -387,7 +370,7 @@ impl World {
             Happening::Elect if self.healing => {}
             Happening::Elect => self.directory_leader_changes(),
             Happening::Stop(node, life) => self.stop_in_order(node, life),
-            Happening::TakeoverDue(epoch) => self.check_takeover(epoch),
+            Happening::TakeoverDue(g, epoch) => self.check_takeover(g, epoch),
         }
         true
     }

@@ -117,9 +117,10 @@ impl Cache {
         };
         large.waits = false;
         for _ in 0..=self.options.chunks_per_step {
+            let late = large.header.deadline <= now;
             let progress = if large.full {
                 refuse_large(context, &large)
-            } else if large.header.deadline <= now {
+            } else if late {
                 Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
                 self.write_chunk(context, now, &mut large)
@@ -128,6 +129,11 @@ impl Cache {
             };
             match progress {
                 Progress::More => {}
+                // The refusal of a write without memory waits for the log like the write itself, and no longer.
+                Progress::Wait if late => {
+                    out.answers.push((large.header.token, Err(Refused::Deadline)));
+                    return;
+                }
                 Progress::Wait => {
                     large.waits = true;
                     break;

@@ -128,7 +128,11 @@ impl Leases {
     /// does not retain. Who is retained has sealed before its leader asks to open (GROUP rule 8), and a
     /// sealed member has let its lease go, whichever slot it has now.
     fn others(&self, group: &Group) -> impl Iterator<Item = Time> {
-        let first = (group.id, MemberSlot(0), MemberId::default());
+        let from = match planted(Mutant::LeasesSoughtFromTheFirstGroup) {
+            true => GroupId(0),
+            false => group.id,
+        };
+        let first = (from, MemberSlot(0), MemberId::default());
         self.until
             .range(first..)
             .take_while(|((id, ..), _)| *id == group.id)

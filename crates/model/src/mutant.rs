@@ -130,6 +130,9 @@ mutants! {
         PermitUnconfirmed = 708,
         BackoffNeverResets = 709,
         BackoffNeverGrows = 710,
+        StopJudgedByOneGroup = 711,
+        LeasesSoughtFromTheFirstGroup = 712,
+        DrainOfStopTakenBackLate = 713,
     ]
 }
 

@@ -16,6 +16,8 @@ use staves_sim::scenario::Scenario;
 struct Hunt {
     mutant: Mutant,
     shape: (usize, usize),
+    /// Groups of the world.
+    groups: usize,
     hunting: bool,
     seeds: u64,
     /// A part of the violation's text that the bug is meant to show as.
@@ -28,6 +30,7 @@ impl Hunt {
             seed,
             m: self.shape.0,
             k: self.shape.1,
+            groups: self.groups,
             mutant,
             hunting: self.hunting,
             trace: false,
@@ -59,14 +62,14 @@ impl Hunt {
 }
 
 macro_rules! hunts {
-    ($list:ident: $($name:ident: $mutant:ident, $m:literal + $k:literal, $profile:ident, $seeds:literal $(, $shows:literal)?;)*) => {
+    ($list:ident: $($name:ident: $mutant:ident, $m:literal + $k:literal, $profile:ident $(+ $others:literal)?, $seeds:literal $(, $shows:literal)?;)*) => {
         const $list: &[Mutant] = &[$(Mutant::$mutant),*];
         $(
             #[test]
             fn $name() {
                 let hunting = stringify!($profile) == "hunting";
                 let shows = concat!("" $(, $shows)?);
-                let hunt = Hunt { mutant: Mutant::$mutant, shape: ($m, $k), hunting, seeds: $seeds, shows };
+                let hunt = Hunt { mutant: Mutant::$mutant, shape: ($m, $k), groups: 1 $(+ $others)?, hunting, seeds: $seeds, shows };
                 hunt.hunt();
             }
         )*
@@ -135,7 +138,7 @@ hunts! {
     a_write_to_an_old_place_without_memory_is_found: OldPlaceNeedsNoMemory, 2 + 2, mixed, 10;
 }
 
-// Bugs of the directory's machines, in worlds with the program's own planner.
+// Bugs of the directory's machines, in worlds with the program's own planner. Those with `+ 1` behind their profile need a second group.
 hunts! {
     DIRECTORY_HUNTED:
     a_missed_ping_that_is_reported_is_found: MissedPingReported, 1 + 2, mixed, 10, "D5 node";
@@ -145,6 +148,9 @@ hunts! {
     a_permit_that_is_not_recorded_is_found: PermitNotRecorded, 1 + 1, mixed, 300, "may all stop";
     permits_that_a_new_leader_does_not_ask_for_are_found: PermitsForgottenByNewLeader, 1 + 1, mixed, 120, "may all stop";
     a_young_leader_that_trusts_who_asks_is_found: YoungLeaderTrusts, 1 + 1, mixed, 800, "may all stop";
+    a_stop_judged_by_one_group_is_found: StopJudgedByOneGroup, 1 + 1, mixed + 1, 60, "may all stop";
+    leases_sought_from_the_first_group_are_found: LeasesSoughtFromTheFirstGroup, 2 + 1, mixed + 1, 100, "opens while node";
+    a_drain_of_a_stop_taken_back_late_is_found: DrainOfStopTakenBackLate, 1 + 2, mixed + 1, 20, "is still drained";
     a_permit_of_a_deposed_leader_is_found: PermitUnconfirmed, 1 + 1, mixed, 1500, "may all stop";
 }
 
@@ -174,6 +180,7 @@ fn a_no_op_that_is_not_remembered_is_found() {
     let hunt = Hunt {
         mutant,
         shape: (1, 2),
+        groups: 1,
         hunting: false,
         seeds: 1000,
         shows: "I",

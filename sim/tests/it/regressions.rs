@@ -68,13 +68,25 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
     ),
 ];
 
+/// The same of worlds with two groups.
+const FAILED_WITH_TWO_GROUPS: &[(u64, usize, usize, &str)] = &[(
+    9,
+    1,
+    1,
+    "a large value found no memory, which another group had, and no room in the log for its refusal: its request waited \
+     past its deadline",
+)];
+
 #[test]
 fn seeds_that_failed_once_are_clean() {
-    for (seed, m, k, story) in FAILED {
+    let of_one = FAILED.iter().map(|failed| (1, failed));
+    let of_two = FAILED_WITH_TWO_GROUPS.iter().map(|failed| (2, failed));
+    for (groups, (seed, m, k, story)) in of_one.chain(of_two) {
         let report = run(&Scenario {
             seed: *seed,
             m: *m,
             k: *k,
+            groups,
             mutant: None,
             hunting: false,
             trace: false,
@@ -82,7 +94,7 @@ fn seeds_that_failed_once_are_clean() {
         assert_eq!(
             report.violations,
             Vec::<String>::new(),
-            "seed {seed} ({m}+{k}) fails again; it was: {story}"
+            "seed {seed} ({m}+{k}, {groups} groups) fails again; it was: {story}"
         );
     }
 }

@@ -424,6 +424,7 @@ fn fence_by_label_cannot_show() {
             seed,
             m,
             k,
+            groups: 1,
             mutant: Some(Mutant::FenceByLabel),
             hunting: seed % 2 == 0,
             trace: false,

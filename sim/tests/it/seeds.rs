@@ -1,7 +1,7 @@
 //! Batches of seeds without a planted bug: every run is clean, does its minimum, and nothing is blind.
 
 use staves_sim::cover::Coverage;
-use staves_sim::run::{FAULTS_MIN, OPERATIONS_MIN, Report, run, shape_of};
+use staves_sim::run::{FAULTS_MIN, OPERATIONS_MIN, Report, groups_of, run, shape_of};
 use staves_sim::scenario::Scenario;
 
 /// Seeds of the batch.
@@ -15,6 +15,7 @@ fn scenario(seed: u64) -> Scenario {
         seed,
         m,
         k,
+        groups: groups_of(seed),
         mutant: None,
         hunting: false,
         trace: false,

@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::memory::{FreeMemory, NoRoom, Usage};
 use crate::ids::{GroupId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool, PoolKind, whole_buckets};
+use crate::mutant::{Mutant, planted};
 use crate::units::count;
 
 /// The losses that the groups of a node would bear without it, in order of id. Groups that are lost already are not
@@ -33,7 +34,12 @@ impl ClusterMap {
     pub fn after_stop(&self, node: NodeId, goes: impl Fn(NodeId) -> bool) -> AfterStop {
         let goes = |n: NodeId| n != node && goes(n);
         let mut after = AfterStop::default();
-        for group in self.groups.values().filter(|g| g.names(node)) {
+        let groups_max = match planted(Mutant::StopJudgedByOneGroup) {
+            true => 1,
+            false => usize::MAX,
+        };
+        let named = self.groups.values().filter(|g| g.names(node));
+        for group in named.take(groups_max) {
             if !self.pools.contains_key(&group.pool) {
                 continue;
             }
