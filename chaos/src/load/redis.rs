@@ -106,10 +106,10 @@ fn words(key: String, asked: Asked) -> Vec<String> {
 
 fn answer(reply: Reply) -> Answer {
     match reply {
-        Reply::Bulk(None) => Answer::Nil,
-        Reply::Bulk(Some(value)) => Answer::Value(value.into()),
+        Reply::Ok => Answer::Ok,
+        Reply::Nil => Answer::Nil,
+        Reply::Bulk(value) => Answer::Value(value.into()),
         Reply::Int(n) => Answer::Int(n),
-        Reply::Simple(text) if text == "OK" => Answer::Ok,
         Reply::Error(text) if nothing_done(&text) => Answer::error(ErrorCode::NotServing, text),
         Reply::Error(text) => Answer::error(ErrorCode::Unreachable, text),
         // Nothing that is asked for here is answered so; the check will say that nothing explains it.
