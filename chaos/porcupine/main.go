@@ -17,20 +17,48 @@ import (
 )
 
 type record struct {
-	Process uint32          `json:"process"`
-	Op      string          `json:"op"`
-	Key     string          `json:"key"`
-	Value   string          `json:"value"`
-	By      int64           `json:"by"`
-	Call    int64           `json:"call"`
-	Return  *int64          `json:"return"`
-	Answer  json.RawMessage `json:"answer"`
+	Process  uint32          `json:"process"`
+	Op       string          `json:"op"`
+	Key      string          `json:"key"`
+	Value    textOrWord      `json:"value"`
+	By       textOrWord      `json:"by"`
+	From     int             `json:"from"`
+	To       int             `json:"to"`
+	Word     int             `json:"word"`
+	Expected uint64          `json:"expected"`
+	New      uint64          `json:"new"`
+	Call     int64           `json:"call"`
+	Return   *int64          `json:"return"`
+	Answer   json.RawMessage `json:"answer"`
 }
 
-// What a key holds.
+// A text, or a number of 64 bits with or without a sign.
+type textOrWord struct {
+	text string
+	word uint64
+}
+
+func (t *textOrWord) UnmarshalJSON(from []byte) error {
+	if json.Unmarshal(from, &t.text) == nil || json.Unmarshal(from, &t.word) == nil {
+		return nil
+	}
+	var signed int64
+	err := json.Unmarshal(from, &signed)
+	t.word = uint64(signed)
+	return err
+}
+
+// Words of a chunk and what lies between them, as in crates/history/src/chunk.rs.
+type chunk [9]uint64
+
+// Nothing lies between the second word and the third.
+const emptyCell = 3
+
+// What a key holds: a text, or a chunk.
 type state struct {
 	there bool
 	value string
+	cells chunk
 }
 
 // What a client was answered, as one text; empty if nobody knows.
@@ -47,6 +75,7 @@ func (r *record) seen() (seen, error) {
 	var one struct {
 		Int   *int64  `json:"int"`
 		Value *string `json:"value"`
+		Cells *chunk  `json:"cells"`
 	}
 	if err := json.Unmarshal(r.Answer, &one); err != nil {
 		return "", err
@@ -57,11 +86,16 @@ func (r *record) seen() (seen, error) {
 	if one.Value != nil {
 		return text(*one.Value), nil
 	}
+	if one.Cells != nil {
+		return words(*one.Cells), nil
+	}
 	return "", fmt.Errorf("answer %s", r.Answer)
 }
 
 func number(n int64) seen { return seen("int " + strconv.FormatInt(n, 10)) }
 func text(s string) seen  { return seen("value " + s) }
+func words(c chunk) seen  { return seen(fmt.Sprint("cells ", c)) }
+func word(n uint64) seen  { return number(int64(n)) }
 
 func (s state) seen() seen {
 	if !s.there {
@@ -70,17 +104,19 @@ func (s state) seen() seen {
 	return text(s.value)
 }
 
+func holds(text string) state { return state{there: true, value: text} }
+
 func apply(s state, r *record) (state, seen) {
 	switch r.Op {
 	case "get":
 		return s, s.seen()
 	case "set":
-		return state{true, r.Value}, "ok"
+		return holds(r.Value.text), "ok"
 	case "setnx":
 		if s.there {
 			return s, "nil"
 		}
-		return state{true, r.Value}, "ok"
+		return holds(r.Value.text), "ok"
 	case "del":
 		if s.there {
 			return state{}, number(1)
@@ -94,13 +130,38 @@ func apply(s state, r *record) (state, seen) {
 				n = math.MinInt64 / 2
 			}
 		}
-		n += r.By
-		return state{true, strconv.FormatInt(n, 10)}, number(n)
+		n += int64(r.By.word)
+		return holds(strconv.FormatInt(n, 10)), number(n)
 	case "append":
-		whole := s.value + r.Value
-		return state{true, whole}, number(int64(len(whole)))
+		whole := s.value + r.Value.text
+		return holds(whole), number(int64(len(whole)))
 	case "getdel":
 		return state{}, s.seen()
+	case "read", "write":
+		var read chunk
+		for cell := 2 * r.From; cell <= 2*r.To; cell++ {
+			if cell == emptyCell {
+				continue
+			}
+			read[cell] = s.cells[cell]
+			if r.Op == "write" {
+				s.cells[cell] = r.Value.word
+			}
+		}
+		if r.Op == "write" {
+			return s, "ok"
+		}
+		return s, words(read)
+	case "swap":
+		old := s.cells[2*r.Word]
+		if old == r.Expected {
+			s.cells[2*r.Word] = r.New
+		}
+		return s, word(old)
+	case "add":
+		old := s.cells[2*r.Word]
+		s.cells[2*r.Word] += r.By.word
+		return s, word(old)
 	}
 	panic("operation " + r.Op)
 }
@@ -135,7 +196,7 @@ func read(path string) (map[string][]porcupine.Operation, error) {
 		end := int64(math.MaxInt64)
 		if r.Return != nil {
 			end = *r.Return
-		} else if r.Op == "get" {
+		} else if r.Op == "get" || r.Op == "read" {
 			continue // it tells nothing
 		}
 		keys[r.Key] = append(keys[r.Key], porcupine.Operation{

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use staves_history::Record;
+use staves_history::chunk::{OnChunk, WORDS};
 use staves_history::record::{self, Asked, Checked};
 
 /// Most steps of the search for each key.
@@ -49,21 +50,31 @@ pub fn worst_stall(records: &[Record], from: u64, to: u64) -> Stall {
     worst
 }
 
+/// The operation that empties a key, as `asked` has keys.
+fn emptied(asked: &Asked) -> Asked {
+    let (from, to, value) = (0, WORDS.len() - 1, 0);
+    match asked {
+        Asked::Chunk(_) => Asked::Chunk(OnChunk::Write { from, to, value }),
+        _ => Asked::Del,
+    }
+}
+
 /// Allows each key to have become empty once for each time that more was lost than the scheme bears:
 /// a loss is a deletion without a request, of unknown outcome. A loss is the time from before
 /// the first node is killed until the last is dead: what was written in between is lost as well.
 pub fn with_losses(mut records: Vec<Record>, losses: &[Range<u64>]) -> Vec<Record> {
-    let mut first: BTreeMap<String, u64> = BTreeMap::new();
+    let mut first: BTreeMap<String, (u64, Asked)> = BTreeMap::new();
     for record in &records {
-        let at = first.entry(record.key.clone()).or_insert(record.call);
+        let new = || (record.call, emptied(&record.asked));
+        let (at, _) = first.entry(record.key.clone()).or_insert_with(new);
         *at = (*at).min(record.call);
     }
-    for (key, begun) in first {
+    for (key, (begun, asked)) in first {
         for loss in losses.iter().filter(|loss| loss.end > begun) {
             records.push(Record {
                 process: u32::MAX,
                 key: key.clone(),
-                asked: Asked::Del,
+                asked: asked.clone(),
                 call: loss.start,
                 returned: None,
                 answer: None,

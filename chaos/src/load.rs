@@ -1,54 +1,58 @@
-//! Clients: threads with real connections, few contended keys, and exact records of what they saw.
+//! Clients: threads with real connections, few contended objects, and one exact history of what they saw.
 //!
-//! Keys `t0`, `t1`, ... hold texts, keys `c0`, ... are counted (a scenario may want these only), and `l<client>-<n>` are written once
-//! each, so that every bucket holds something that must not get lost. Every written text is unique.
+//! The load is that of the simulator and the suite ([`KeyLoad`], [`ChunkLoad`]). Clients of Redis's protocol and of the native
+//! one use the same keys, so each key's history has the answers of both. Keys `ledger-0`, ... are written once each, so
+//! that every bucket holds something that must not get lost.
 
 pub mod files;
-pub mod memory;
-pub mod native;
+mod redis;
+pub mod region;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use anyhow::Context;
+use staves_client::{Client, ClientOptions};
+use staves_conformance::cache::{KeyLoad, LEDGER, OnKey, SORTS};
+use staves_conformance::memory::ChunkLoad;
+use staves_conformance::{Begun, Clients, Workload, cache};
 use staves_history::Record;
-use staves_history::record::{Answered, Asked};
-use staves_resp::client::{Reply, Resp};
+use staves_testkit::load::{Door, Load, Native, Random};
+pub(crate) use staves_testkit::load::{PAUSE, REST};
+use staves_wire::ErrorCode;
+use staves_wire::service::Answer;
 
-use self::memory::RegionClient;
-use self::native::{CacheClient, Handle};
+use self::redis::Redis;
+use self::region::RegionDoor;
 
 /// The time that a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);
-const CONNECT: Duration = Duration::from_millis(1000);
-/// Operations before a client goes to another node.
-const STAY: u32 = 40;
 /// The time that a reader waits, whose answer would be out of date: it soon asks for the next key.
 const IMPATIENCE: Duration = Duration::from_millis(250);
-/// Rest between two operations.
-const REST: Duration = Duration::from_millis(4);
-/// Clients on the contended pages of a memory region.
+/// Clients on the contended chunks of a memory region, and so many chunks.
 const CLIENTS_OF_MEMORY: u32 = 3;
-/// Rest after trouble.
-const PAUSE: Duration = Duration::from_millis(60);
+const CHUNKS: u64 = 6;
+/// Of a thousand operations on contended objects, so many read; of counted keys fewer.
+const READS: u64 = 450;
+/// See [`READS`].
+const READS_COUNTED: u64 = 200;
+/// Most bytes of a text; texts are appended to.
+const TEXT_BYTES: u64 = 20;
+/// Most bytes of a write to a chunk: over four pages.
+const WRITE_BYTES: u64 = 13_000;
 
 /// The state that all clients and the run share.
 pub struct Shared {
-    begun: Instant,
+    /// The load on the cache. Its clock is that of the run.
+    pub keys: Load<KeyLoad>,
+    /// The load on memory.
+    pub chunks: Load<ChunkLoad>,
     doors: Mutex<Vec<SocketAddr>>,
-    records: Mutex<Vec<Record>>,
     /// Per node: until when it is excused from answering, in nanoseconds of the run.
     excused: Mutex<Vec<u64>>,
     hangs: Mutex<Vec<String>>,
-    stop: AtomicBool,
-    /// Answers, for progress.
-    pub answered: AtomicU64,
-    /// Operations that were certainly not done: refused, or never sent.
-    pub refused: AtomicU64,
 }
 
 /// A lock whose holder cannot have broken anything by panicking.
@@ -59,21 +63,19 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Shared {
     /// Of a run that begins now.
     pub fn new() -> Arc<Shared> {
+        let start = Instant::now();
         Arc::new(Shared {
-            begun: Instant::now(),
+            keys: Load::new(start),
+            chunks: Load::new(start),
             doors: Mutex::default(),
-            records: Mutex::default(),
             excused: Mutex::default(),
             hangs: Mutex::default(),
-            stop: AtomicBool::new(false),
-            answered: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
         })
     }
 
     /// Nanoseconds since the run began.
     pub fn now(&self) -> u64 {
-        self.begun.elapsed().as_nanos() as u64
+        self.keys.now()
     }
 
     /// One more door.
@@ -92,36 +94,25 @@ impl Shared {
 
     /// Ends all clients.
     pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.keys.stop();
+        self.chunks.stop();
     }
 
     fn stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
+        self.keys.is_stopped()
     }
 
-    /// An operation that a client sends now.
-    fn begin(&self, process: u32, key: &str, asked: Asked) -> Record {
-        Record {
-            process,
-            key: key.to_owned(),
-            asked,
-            call: self.now(),
-            returned: None,
-            answer: None,
-        }
-    }
-
-    /// Adds to the history.
-    pub fn record(&self, record: Record) {
-        if record.returned.is_some() {
-            self.answered.fetch_add(1, Ordering::Relaxed);
-        }
-        lock(&self.records).push(record);
-    }
-
-    /// The history so far.
+    /// The history so far, of keys and of chunks.
     pub fn records(&self) -> Vec<Record> {
-        lock(&self.records).clone()
+        let (keys, chunks) = (self.keys.clients(), self.chunks.clients());
+        let keys = keys.history().iter().map(cache::record);
+        let chunks = chunks.history().iter().map(region::record);
+        keys.chain(chunks).collect()
+    }
+
+    /// Operations that certainly were not done: refused, or never sent.
+    pub fn refused(&self) -> u64 {
+        self.keys.refused() + self.chunks.refused()
     }
 
     /// The clients' complaints: nodes that kept them waiting and had no excuse.
@@ -134,11 +125,6 @@ impl Shared {
         let doors = lock(&self.doors);
         let native = doors.iter().map(|door| format!("{}:1600", door.ip()));
         native.collect()
-    }
-
-    /// An operation that certainly was not done.
-    fn refuse(&self) {
-        self.refused.fetch_add(1, Ordering::Relaxed);
     }
 
     fn door(&self, at: usize) -> Option<SocketAddr> {
@@ -155,18 +141,14 @@ impl Shared {
     }
 
     /// Nobody answered on a connection that stayed open.
-    fn silent(&self, at: usize, record: &Record) {
+    fn silent(&self, at: usize, begun: &Begun<OnKey>) {
         let excused = lock(&self.excused).get(at).copied().unwrap_or(u64::MAX);
-        if excused < record.call {
-            let waited = Duration::from_nanos(self.now() - record.call);
-            let text = format!(
-                "n{} kept a client waiting for {waited:?}: {:?} on {} at {:.3} s",
-                at + 1,
-                record.asked,
-                record.key,
-                record.call as f64 / 1e9
-            );
-            self.complain(text);
+        if excused < begun.called {
+            let waited = Duration::from_nanos(self.now() - begun.called);
+            let (node, since) = (at + 1, begun.called as f64 / 1e9);
+            self.complain(format!(
+                "n{node} kept a client waiting for {waited:?}: {begun:?} at {since:.3} s"
+            ));
         }
     }
 }
@@ -176,42 +158,30 @@ impl Shared {
 pub struct Keys {
     /// The number of keys.
     pub count: usize,
-    /// All are counted and none is ever taken away: whatever is done twice shows for good. Otherwise of
-    /// every two, one is a text and one is counted.
+    /// All are counted and none is ever taken away: whatever is done twice shows for good.
     pub counted: bool,
 }
 
 impl Keys {
-    fn any(self, rng: &mut SmallRng) -> usize {
-        rng.random_range(0..self.count)
-    }
-
-    fn name(self, at: usize) -> String {
-        match at % 2 {
-            _ if self.counted => format!("c{at}"),
-            0 => format!("t{}", at / 2),
-            _ => format!("c{}", at / 2),
+    fn any(self, random: &mut Random) -> u64 {
+        let at = random.below(self.count as u64);
+        match self.counted {
+            true => at * SORTS + SORTS - 1,
+            false => at,
         }
     }
 
-    /// Chooses the request for a key. The first counted one is never taken away.
-    fn choose(self, rng: &mut SmallRng, at: usize, text: impl FnOnce() -> String) -> Asked {
-        let dice = rng.random_range(0..100);
-        let (counted, forever) = (at % 2 == 1, at == 1);
-        match dice {
-            0..20 if self.counted => Asked::Get,
-            _ if self.counted => Asked::Incr { by: 1 },
-            0..45 => Asked::Get,
-            _ if forever => Asked::Incr { by: 1 },
-            45..92 if counted => Asked::Incr { by: 1 },
-            92..96 if counted => Asked::Del,
-            96.. if counted => Asked::GetDel,
-            45..65 => Asked::Set { value: text() },
-            65..73 => Asked::SetNx { value: text() },
-            73..79 => Asked::Del,
-            79..85 => Asked::GetDel,
-            _ => Asked::Append { value: text() },
-        }
+    /// Draws the next operation of a client.
+    fn draw(
+        self,
+        client: u32,
+        clients: &mut Clients<KeyLoad>,
+        now: u64,
+        random: &mut Random,
+    ) -> Begun<OnKey> {
+        let of = (client, self.any(random));
+        let reads = if self.counted { READS_COUNTED } else { READS };
+        clients.draw(of, now, (reads, TEXT_BYTES), &mut |n| random.below(n))
     }
 }
 
@@ -220,7 +190,7 @@ impl Keys {
 /// others go around. At each node there is also one that only reads, and does not wait for long. One
 /// more goes through the native client. The threads are in the namespace of the caller's.
 ///
-/// With a memory region there are three more for that.
+/// With a memory region there are more for that.
 pub fn start(
     shared: &Arc<Shared>,
     seed: u64,
@@ -229,243 +199,210 @@ pub fn start(
     region: bool,
 ) -> Vec<JoinHandle<()>> {
     let nodes = shared.doors();
-    let spawn = |process: u32| {
-        let shared = shared.clone();
-        let rng = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32);
-        std::thread::spawn(move || {
-            let mut client = Client {
-                shared,
-                process,
-                written: 0,
-                rng,
-                home: match process as usize {
-                    0 => None,
-                    at if at <= contended => Some(at - 1).filter(|at| *at < nodes),
-                    at => Some(at - 1 - contended),
-                },
-                patience: match process as usize > contended {
-                    true => IMPATIENCE,
-                    false => PATIENCE,
-                },
-                connection: None,
-                stayed: 0,
-            };
-            match process {
-                0 => client.write_ledger(),
-                at if at as usize <= contended => client.contend(keys),
-                _ => client.read(keys),
-            }
-        })
+    let random = |client: u32| Random(seed ^ u64::from(client) << 32);
+    let mut threads = Vec::new();
+    let redis = |client: u32, home: Option<usize>, patience: Duration| {
+        let redis = Redis::new(shared, random(!client), home, patience);
+        move || std::future::ready(Ok(redis))
     };
-    let last = (contended + nodes) as u32;
-    let mut clients: Vec<JoinHandle<()>> = (0..=last).map(spawn).collect();
-    let native = last + 1;
-    clients.push(Handle::<CacheClient>::start(
+    let mut written = LEDGER;
+    threads.push(spawn(
         shared,
-        native,
-        seed,
-        move |rng, number| {
-            let at = keys.any(rng);
-            let asked = keys.choose(rng, at, || format!("p{native}.{number};"));
-            Some((keys.name(at), asked))
+        |shared| &shared.keys,
+        redis(0, None, PATIENCE),
+        move |clients, now| {
+            written += 1;
+            clients.write((0, written - 1), now)
         },
     ));
-    for at in (0..=CLIENTS_OF_MEMORY).filter(|_| region) {
-        let process = native + 1 + at;
-        let draw = memory::draw(process, at == 0);
-        clients.push(Handle::<RegionClient>::start(shared, process, seed, draw));
+    for client in 1..=contended as u32 {
+        let home = Some(client as usize - 1).filter(|at| *at < nodes);
+        let mut random = random(client);
+        let door = redis(client, home, PATIENCE);
+        let draw =
+            move |clients: &mut Clients<_>, now| keys.draw(client, clients, now, &mut random);
+        threads.push(spawn(shared, |shared| &shared.keys, door, draw));
     }
-    clients
-}
-
-/// One client.
-pub struct Client {
-    shared: Arc<Shared>,
-    process: u32,
-    written: u64,
-    rng: SmallRng,
-    /// The node that it stays at, if it does.
-    home: Option<usize>,
-    patience: Duration,
-    connection: Option<(usize, Resp)>,
-    /// Operations on it so far.
-    stayed: u32,
-}
-
-impl Client {
-    /// A client for reading at the end.
-    pub fn reader(shared: &Arc<Shared>, process: u32, seed: u64) -> Client {
-        Client {
-            shared: shared.clone(),
-            process,
-            written: 0,
-            rng: SmallRng::seed_from_u64(seed),
-            home: None,
-            patience: PATIENCE,
-            connection: None,
-            stayed: 0,
-        }
-    }
-
-    fn text(&mut self) -> String {
-        self.written += 1;
-        format!("p{}.{};", self.process, self.written)
-    }
-
-    fn contend(&mut self, keys: Keys) {
-        while !self.shared.stopped() {
-            let at = keys.any(&mut self.rng);
-            let (process, written) = (self.process, &mut self.written);
-            let asked = keys.choose(&mut self.rng, at, || {
-                *written += 1;
-                format!("p{process}.{written};")
-            });
-            let done = self.ask(&keys.name(at), asked).is_some();
-            std::thread::sleep(if done { REST } else { PAUSE });
-        }
-    }
-
-    fn read(&mut self, keys: Keys) {
-        while !self.shared.stopped() {
-            let at = keys.any(&mut self.rng);
-            self.ask(&keys.name(at), Asked::Get);
-            std::thread::sleep(2 * REST);
-        }
-    }
-
-    fn write_ledger(&mut self) {
-        while !self.shared.stopped() {
-            let value = self.text();
-            let key = format!("l{}-{}", self.process, self.written);
-            let done = self.ask(&key, Asked::Set { value }).is_some();
-            std::thread::sleep(if done { REST } else { PAUSE });
-        }
-    }
-
-    /// Asks any node, and records what is known of it; the answer, if there was one.
-    pub fn ask(&mut self, key: &str, asked: Asked) -> Option<Answered> {
-        let (at, mut resp) = self.connect()?;
-        let args = words(key, &asked);
-        let args: Vec<&[u8]> = args.iter().map(String::as_bytes).collect();
-        let mut record = self.shared.begin(self.process, key, asked);
-        let reply = resp.call(&args);
-        let returned = self.shared.now();
-        match reply {
-            Ok(Reply::Error(error)) if nothing_done(&error) => {
-                self.keep(at, resp);
-                self.shared.refuse();
-                return None;
-            }
-            Ok(Reply::Error(_)) => self.keep(at, resp),
-            Ok(reply) => {
-                self.keep(at, resp);
-                record.returned = Some(returned);
-                record.answer = Some(answered(reply));
-            }
-            Err(error) if is_late(&error) && self.patience == PATIENCE => {
-                self.shared.silent(at, &record);
-            }
-            Err(_) => {}
-        }
-        let answer = record.answer.clone();
-        // A read that nobody answered tells nothing.
-        if answer.is_some() || record.asked != Asked::Get {
-            self.shared.record(record);
-        }
-        answer
-    }
-
-    fn keep(&mut self, at: usize, resp: Resp) {
-        self.connection = Some((at, resp)).filter(|_| self.stayed < STAY);
-    }
-
-    /// The connection at hand, or a new one to any node.
-    fn connect(&mut self) -> Option<(usize, Resp)> {
-        self.stayed += 1;
-        if let Some(at_hand) = self.connection.take() {
-            return Some(at_hand);
-        }
-        self.stayed = 0;
-        let at = match self.home {
-            Some(home) => home,
-            None => self.rng.random_range(0..self.shared.doors().max(1)),
+    for at in 0..nodes {
+        let client = (1 + contended + at) as u32;
+        let mut random = random(client);
+        let door = redis(client, Some(at), IMPATIENCE);
+        let read = move |clients: &mut Clients<KeyLoad>, now| {
+            clients.read((client, keys.any(&mut random)), now)
         };
-        match Resp::connect(self.shared.door(at)?, CONNECT, self.patience) {
-            Ok(resp) => Some((at, resp)),
-            Err(_) => {
-                self.shared.refuse();
-                None
+        threads.push(spawn(shared, |shared| &shared.keys, door, read));
+    }
+    let native = (1 + contended + nodes) as u32;
+    let mut drawn = random(native);
+    let draw = move |clients: &mut Clients<_>, now| keys.draw(native, clients, now, &mut drawn);
+    let door = open_cache(shared.clone());
+    threads.push(spawn(shared, |shared| &shared.keys, || door, draw));
+    if region {
+        threads.extend(start_region(shared, native + 1, random));
+    }
+    threads
+}
+
+/// Starts the clients of the region: one that writes chunks in turn, and some on the contended chunks.
+fn start_region(
+    shared: &Arc<Shared>,
+    first: u32,
+    random: impl Fn(u32) -> Random,
+) -> Vec<JoinHandle<()>> {
+    let mut threads = Vec::new();
+    for at in 0..=CLIENTS_OF_MEMORY {
+        let client = first + at;
+        let mut random = random(client);
+        let mut ledger = region::LEDGER.cycle();
+        let draw = move |clients: &mut Clients<ChunkLoad>, now| match at {
+            0 => clients.write((client, ledger.next().unwrap_or(CHUNKS)), now),
+            _ => {
+                let of = (client, random.below(CHUNKS));
+                clients.draw(of, now, (READS, WRITE_BYTES), &mut |n| random.below(n))
+            }
+        };
+        let door = RegionDoor::open(shared.clone());
+        threads.push(spawn(shared, |shared| &shared.chunks, || door, draw));
+    }
+    threads
+}
+
+/// A client on its own thread, in the caller's namespace.
+fn spawn<W: Workload, D: Door<W>, F: Future<Output = anyhow::Result<D>>>(
+    shared: &Arc<Shared>,
+    load: fn(&Shared) -> &Load<W>,
+    open: impl FnOnce() -> F + Send + 'static,
+    mut next: impl FnMut(&mut Clients<W>, u64) -> Begun<W::Operation> + Send + 'static,
+) -> JoinHandle<()> {
+    let shared = shared.clone();
+    std::thread::spawn(move || {
+        let run = async {
+            let mut door = open().await?;
+            while let Err(why) = load(&shared).run(&mut door, &mut next).await {
+                shared.complain(why);
+            }
+            Ok(())
+        };
+        if let Err(error) = runtime().and_then(|runtime| runtime.block_on(run)) {
+            shared.complain(format!("a client cannot begin: {error:#}"));
+        }
+    })
+}
+
+/// A runtime for one client, so that all it does is done in the namespace of its thread.
+pub fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build().context("no runtime")
+}
+
+/// A door of the client library, which ends every operation by its own deadline: what takes much longer is a hang.
+pub struct Timed<D> {
+    door: D,
+    shared: Arc<Shared>,
+}
+
+impl<W: Workload, D: Door<W>> Door<W> for Timed<D> {
+    async fn execute(&mut self, begun: &Begun<W::Operation>) -> Answer {
+        let answer = tokio::time::timeout(PATIENCE, self.door.execute(begun)).await;
+        answer.unwrap_or_else(|_| {
+            let text = format!("the native client gave no answer for {PATIENCE:?}: {begun:?}");
+            self.shared.complain(text.clone());
+            Answer::error(ErrorCode::Deadline, text)
+        })
+    }
+}
+
+async fn connect(shared: &Shared) -> anyhow::Result<Client> {
+    let doors = shared.native_doors();
+    let connecting = Client::connect(&doors, ClientOptions::default());
+    connecting.await.context("cannot connect")
+}
+
+async fn open_cache(shared: Arc<Shared>) -> anyhow::Result<Timed<Native>> {
+    let options = ClientOptions::default();
+    let door = Native {
+        client: connect(&shared).await?,
+        pool: "cache",
+        patience: options.deadline,
+    };
+    Ok(Timed { door, shared })
+}
+
+/// Reads every object of the history once more, until that time; the number of objects, and the names of those that could not
+/// be read.
+pub fn read_all(
+    shared: &Arc<Shared>,
+    region: bool,
+    client: u32,
+    until: Instant,
+) -> anyhow::Result<(usize, Vec<String>)> {
+    runtime()?.block_on(async {
+        let mut redis = Redis::new(shared, Random(u64::from(client)), None, PATIENCE);
+        let mut silent = Vec::new();
+        let keys = shared.keys.clients().objects();
+        for key in &keys {
+            if !read(shared, &shared.keys, &mut redis, (client, *key), until).await {
+                silent.push(cache::name(*key));
             }
         }
+        if !region {
+            return Ok((keys.len(), silent));
+        }
+        let mut door = RegionDoor::open(shared.clone()).await?;
+        let chunks = shared.chunks.clients().objects();
+        for chunk in &chunks {
+            if !read(shared, &shared.chunks, &mut door, (client, *chunk), until).await {
+                silent.push(region::name(*chunk));
+            }
+        }
+        Ok((keys.len() + chunks.len(), silent))
+    })
+}
+
+/// Reads until there is an answer or it is that time. True if there was one.
+async fn read<W: Workload>(
+    shared: &Shared,
+    load: &Load<W>,
+    door: &mut impl Door<W>,
+    of: (u32, u64),
+    until: Instant,
+) -> bool {
+    loop {
+        let read = load.execute(door, |clients, now| clients.read(of, now));
+        match read.await {
+            Ok(true) => return true,
+            Ok(false) => {}
+            Err(why) => shared.complain(why),
+        }
+        if Instant::now() >= until {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-fn is_late(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{TimedOut, WouldBlock};
-    matches!(error.kind(), TimedOut | WouldBlock)
-}
-
-fn words(key: &str, asked: &Asked) -> Vec<String> {
-    let one = |verb: &str| vec![verb.to_owned(), key.to_owned()];
-    let two = |verb: &str, value: &str| vec![verb.to_owned(), key.to_owned(), value.to_owned()];
-    match asked {
-        Asked::Get => one("GET"),
-        Asked::Set { value } => two("SET", value),
-        Asked::SetNx { value } => [two("SET", value), vec!["NX".to_owned()]].concat(),
-        Asked::Del => one("DEL"),
-        Asked::Incr { by } => two("INCRBY", &by.to_string()),
-        Asked::Append { value } => two("APPEND", value),
-        Asked::GetDel => one("GETDEL"),
-    }
-}
-
-fn answered(reply: Reply) -> Answered {
-    match reply {
-        Reply::Bulk(None) => Answered::Nil,
-        Reply::Bulk(Some(value)) => Answered::Value(String::from_utf8_lossy(&value).into_owned()),
-        Reply::Int(n) => Answered::Int(n),
-        Reply::Simple(text) if text == "OK" => Answered::Ok,
-        // Nothing that is asked for here is answered so; the check will say that nothing explains it.
-        Reply::Simple(text) | Reply::Error(text) => Answered::Value(text),
-        list @ Reply::Array(_) => Answered::Value(format!("{list:?}")),
-    }
-}
-
-/// True if an error certainly means that the command was not done.
-fn nothing_done(error: &str) -> bool {
-    ["TRYAGAIN", "OOM", "CLUSTERDOWN", "MOVED", "LOADING"]
-        .iter()
-        .any(|word| error.starts_with(word))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use staves_history::record::Asked;
 
     #[test]
     fn counted_keys_are_only_read_and_counted() {
-        let mut rng = SmallRng::seed_from_u64(1);
+        let mut random = Random(1);
         let mut asked = |counted: bool| {
             let keys = Keys { count: 6, counted };
-            let one = |_| {
-                let at = keys.any(&mut rng);
-                (keys.name(at), keys.choose(&mut rng, at, || "x".into()))
-            };
-            (0..1000).map(one).collect::<Vec<_>>()
+            let mut clients = Clients::default();
+            let mut one = |_| cache::asked(&keys.draw(1, &mut clients, 0, &mut random).operation);
+            (0..1000).map(&mut one).collect::<Vec<_>>()
         };
-        let counts = |(key, asked): &(String, Asked)| {
-            key.starts_with('c') && matches!(asked, Asked::Get | Asked::Incr { .. })
-        };
+        let counts = |asked: &Asked| matches!(asked, Asked::Get | Asked::Incr { .. });
         assert!(asked(true).iter().all(counts));
         let mixed = asked(false);
-        assert!(mixed.iter().any(|(key, _)| key.starts_with('t')));
-        assert!(mixed.iter().any(|(_, asked)| *asked == Asked::Del));
-    }
-
-    #[test]
-    fn only_certain_errors_are_taken_for_not_done() {
-        assert!(nothing_done("TRYAGAIN the key's bucket ..."));
-        assert!(!nothing_done("IOERR the deadline passed ..."));
-        assert!(!nothing_done("ERR whatever"));
+        assert!(
+            mixed
+                .iter()
+                .any(|asked| matches!(asked, Asked::Append { .. }))
+        );
+        assert!(mixed.contains(&Asked::Del));
     }
 }

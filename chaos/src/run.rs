@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -13,13 +12,12 @@ use anyhow::{Context, bail};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
-use staves_history::record::{self, Answered, Asked};
+use staves_history::record;
 
 use crate::judge::{self, Stall};
 use crate::lab::{HUB, Lab};
 use crate::load::files::{self, Files};
-use crate::load::native::Handle;
-use crate::load::{self, Client, Shared, memory};
+use crate::load::{self, Shared, region};
 use crate::nodes::{FOLDER, Nodes, Setup, status};
 use crate::scenario::{Action, Scenario, Step, Who};
 use crate::watch::Watch;
@@ -232,11 +230,11 @@ impl Runner<'_> {
                 "pool", "create", "ram", "--kind", "memory", "--memory", "64MiB",
             ];
             self.staves(&[&pool[..], &["--scheme", scheme]].concat())?;
-            let size = format!("{}B", memory::REGION_BYTES);
+            let size = format!("{}B", region::REGION_BYTES);
             let create = [
                 "memory",
                 "create",
-                memory::REGION,
+                region::REGION,
                 "--pool",
                 "ram",
                 "--size",
@@ -719,39 +717,15 @@ impl Runner<'_> {
     }
 
     fn read_all(&mut self) {
-        let records = self.shared.records();
-        let keys: BTreeSet<String> = records.into_iter().map(|r| r.key).collect();
-        let mut reader = Client::reader(&self.shared, READER, self.settings.seed);
-        let region = self.scenario.memory.is_some();
-        let region = region.then(|| Handle::<memory::RegionClient>::open(&self.shared, READER + 1));
-        let region = match region.transpose() {
-            Ok(region) => region,
-            Err(error) => return self.wrong(format!("the region cannot be read: {error:#}")),
+        let (region, until) = (
+            self.scenario.memory.is_some(),
+            Instant::now() + self.healing(),
+        );
+        let (all, silent) = match load::read_all(&self.shared, region, READER, until) {
+            Ok(read) => read,
+            Err(error) => return self.wrong(format!("not all can be read: {error:#}")),
         };
-        let until = Instant::now() + self.healing();
-        let mut silent = Vec::new();
-        for key in &keys {
-            // When time has run out over one, the others are not waited for one by one.
-            if !silent.is_empty() {
-                silent.push(key.clone());
-                continue;
-            }
-            loop {
-                let answer: Option<Answered> = match &region {
-                    Some(region) if memory::is_ours(key) => region.ask(key, Asked::Get),
-                    _ => reader.ask(key, Asked::Get),
-                };
-                if answer.is_some() {
-                    break;
-                }
-                if Instant::now() >= until {
-                    silent.push(key.clone());
-                    break;
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-        }
-        self.tell(&format!("read all {} keys", keys.len()));
+        self.tell(&format!("read all {all} keys"));
         if let Some(first) = silent.first() {
             self.wrong(format!(
                 "{} keys could not be read at the end, {first} for one",
@@ -799,7 +773,7 @@ impl Runner<'_> {
         self.tell(&format!(
             "{} operations on {} keys, {} with unknown outcome, {} refused or not sent; longest stall {:?} ({})",
             checked.operations, checked.keys, checked.unknown,
-            self.shared.refused.load(Ordering::Relaxed), stall.length, stall.key
+            self.shared.refused(), stall.length, stall.key
         ));
         let Runner {
             watch, mut verdict, ..

@@ -25,7 +25,6 @@
 //! **Layout.** Start with `run`, then `world`; `check` and `history` say what correct means.
 
 pub mod check;
-pub mod chunks;
 pub mod client;
 pub mod clients;
 pub mod cover;
@@ -38,7 +37,6 @@ pub mod ghost;
 pub mod group;
 pub mod history;
 pub mod keep;
-pub mod keys;
 pub mod leaders;
 pub mod load;
 pub mod loss;

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use staves_conformance::cache::KeyLoad;
+use staves_conformance::memory::ChunkLoad;
 use staves_conformance::{Draw, Workload, counter};
 use staves_group::{Member, Options};
 use staves_history::{Call, Operation, Verdict, check};
@@ -17,10 +19,8 @@ use staves_service::{AnyBucket, Bucket, Limits, Service};
 use staves_wire::ErrorCode;
 use staves_wire::service::{Answer, Body};
 
-use crate::chunks::Chunks;
 use crate::event::Place;
 use crate::history::in_life;
-use crate::keys::KeyLoad;
 use crate::scenario::Scenario;
 
 /// Requests that may wait at a bucket for the copies, and as many to begin.
@@ -45,7 +45,7 @@ pub struct ServiceEntry {
 /// Every service that simulated worlds run; the first that serves a scenario is its world's.
 pub const SERVICES: [ServiceEntry; 3] = [
     entry::<KeyLoad>("key-value", false, serves_keys),
-    entry::<Chunks>("memory", true, serves_memory),
+    entry::<ChunkLoad>("memory", true, serves_memory),
     entry::<counter::Load>("counter", false, serves_counters),
 ];
 
@@ -351,6 +351,7 @@ impl<W: Workload> Load for Served<W> {
             object: object.1,
             number,
             reads,
+            bytes_max: u64::MAX,
             recent: recent.map_or(&[], |recent| &recent[..]),
             random,
         });

@@ -9,6 +9,7 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
+use staves_conformance::cache::{KeyLoad, OnKey};
 use staves_group::DirectoryCall;
 use staves_model::mutant::{Mutant, plant};
 use staves_model::{Change, Epoch, Group, MemberSlot, NewEpoch, NodeId};
@@ -17,7 +18,6 @@ use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 use crate::clients::SimClient;
 use crate::event::{ClientRequest, Happening, Packet, Place, client_id};
 use crate::history::Operation;
-use crate::keys::{KeyLoad, OnKey};
 use crate::load::{Load, Served};
 use crate::node::{PAGES, REGISTERS};
 use crate::run::world;

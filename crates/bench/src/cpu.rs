@@ -67,7 +67,7 @@ impl ServerCpu {
 fn of_resp(address: &str, timeout: Duration) -> Option<Duration> {
     let mut resp = Resp::connect(address, timeout, timeout).ok()?;
     match resp.call(&[b"INFO", b"cpu"]).ok()? {
-        Reply::Bulk(Some(text)) => seconds(
+        Reply::Bulk(text) => seconds(
             &String::from_utf8(text).ok()?,
             &["used_cpu_sys:", "used_cpu_user:"],
         ),

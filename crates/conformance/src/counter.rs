@@ -267,6 +267,10 @@ impl Workload for Load {
         Plain(Change::Get)
     }
 
+    fn write(_object: u64, number: u64) -> Plain {
+        Plain(Change::Add(number))
+    }
+
     fn body(object: u64, operation: &Plain) -> Body {
         let (counter, change) = (object as u32, operation.0);
         Count { counter, change }.to_body()

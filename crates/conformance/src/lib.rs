@@ -3,13 +3,16 @@
 //!
 //! [`TestCluster`] joins the buckets by a queue of messages, which can lose, double and reorder them, and
 //! stands in for the directory. [`conforms`] runs a [`Workload`] over it and judges what the clients saw
-//! against a plain model; [`counter`] is the smallest service that it runs. Everything in it follows from the calls made and from one seed.
+//! against a plain model; the simulator and the tests on real nodes run the same workloads: [`cache`], [`memory`] and
+//! [`counter`], the smallest service that there is. Everything in it follows from the calls made and from one seed.
 
+pub mod cache;
 mod cluster;
 pub mod counter;
+pub mod memory;
 mod suite;
 mod workload;
 
 pub use cluster::{Reply, TestCluster, bytes};
-pub use suite::{Begun, Clients, conforms};
+pub use suite::{Begun, Clients, Ended, conforms};
 pub use workload::{Draw, Workload};

@@ -1,6 +1,9 @@
 //! The suite that every service passes: operations of several clients under lost, doubled and reordered
 //! messages and changes of members, judged as histories.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
 use staves_history::{Call, Operation, Verdict, check};
 use staves_service::{Bucket, Limits, Refused, Service};
 use staves_wire::error::ErrorCode;
@@ -20,90 +23,157 @@ const EXTENTS: u32 = 64;
 
 /// Of a thousand operations, so many read.
 const READS: u64 = 250;
+/// Operations on an object that the next is drawn by.
+const RECENT: usize = 8;
 
-/// One operation of a client.
-#[derive(Debug)]
+/// An operation of a client.
+#[derive(Clone, Debug)]
 pub struct Begun<O> {
+    /// The client.
+    pub client: u32,
     /// The object.
     pub object: u64,
     /// The operation on it.
     pub operation: O,
-    /// Its number, by which it is retried, and the time of its call.
+    /// Its number, by which it is retried. No other has it.
     pub number: u64,
+    /// The time of its call.
+    pub called: u64,
 }
 
+/// An operation of the history.
+#[derive(Clone, Debug)]
+pub struct Ended<O> {
+    /// The operation.
+    pub begun: Begun<O>,
+    /// The time of the answer; `None` if it leaves open whether the operation took effect.
+    pub returned: Option<u64>,
+    /// The answer.
+    pub answer: Answer,
+}
+
+type AnsweredOp<W> = (
+    <W as Workload>::Operation,
+    <<W as Workload>::Operation as Operation>::Seen,
+);
+
 /// The clients of a workload: the operations that they draw, and the history of the answers. It serves any
-/// cluster, pure or real.
+/// cluster, pure or real, with the times that it is given.
 pub struct Clients<W: Workload> {
-    histories: Vec<Vec<Call<W::Operation>>>,
-    /// Counts operations and replies, so that no two happen at once.
-    clock: u64,
-    answered: u64,
+    history: Vec<Ended<W::Operation>>,
+    /// The last operations on each object that were answered.
+    recent: BTreeMap<u64, Vec<AnsweredOp<W>>>,
+    drawn: u64,
 }
 
 impl<W: Workload> Default for Clients<W> {
     fn default() -> Clients<W> {
+        let (history, recent) = (Vec::new(), BTreeMap::new());
         Clients {
-            histories: (0..W::OBJECTS).map(|_| Vec::new()).collect(),
-            clock: 0,
-            answered: 0,
+            history,
+            recent,
+            drawn: 0,
         }
     }
 }
 
 impl<W: Workload> Clients<W> {
-    /// Operations whose effect is known.
-    pub fn answered(&self) -> u64 {
-        self.answered
+    /// The operations that had an effect or may have had one, in the order of their answers.
+    pub fn history(&self) -> &[Ended<W::Operation>] {
+        &self.history
     }
 
-    /// Draws the next operation, on any object.
-    pub fn draw(&mut self, random: &mut dyn FnMut(u64) -> u64) -> Begun<W::Operation> {
-        let object = random(W::OBJECTS);
-        self.clock += 1;
+    /// The objects of the history.
+    pub fn objects(&self) -> BTreeSet<u64> {
+        self.history.iter().map(|op| op.begun.object).collect()
+    }
+
+    /// Draws a client's next operation on an object.
+    pub fn draw(
+        &mut self,
+        (client, object): (u32, u64),
+        called: u64,
+        (reads, bytes_max): (u64, u64),
+        random: &mut dyn FnMut(u64) -> u64,
+    ) -> Begun<W::Operation> {
+        let recent = self.recent.get(&object);
         let operation = W::draw(&mut Draw {
             object,
-            number: self.clock,
-            reads: READS,
-            recent: &[],
+            number: self.drawn + 1,
+            reads,
+            bytes_max,
+            recent: recent.map_or(&[], |recent| &recent[..]),
             random,
         });
-        self.begun(object, operation)
+        self.begin((client, object), called, operation)
     }
 
-    /// The next operation reads an object.
-    pub fn read(&mut self, object: u64) -> Begun<W::Operation> {
-        self.clock += 1;
-        self.begun(object, W::read(object))
+    /// A client's next operation reads an object.
+    pub fn read(&mut self, (client, object): (u32, u64), called: u64) -> Begun<W::Operation> {
+        self.begin((client, object), called, W::read(object))
     }
 
-    fn begun(&self, object: u64, operation: W::Operation) -> Begun<W::Operation> {
-        let number = self.clock;
+    /// A client's next operation writes something to an object.
+    pub fn write(&mut self, (client, object): (u32, u64), called: u64) -> Begun<W::Operation> {
+        let operation = W::write(object, self.drawn + 1);
+        self.begin((client, object), called, operation)
+    }
+
+    fn begin(
+        &mut self,
+        (client, object): (u32, u64),
+        called: u64,
+        operation: W::Operation,
+    ) -> Begun<W::Operation> {
+        self.drawn += 1;
         Begun {
+            client,
             object,
             operation,
-            number,
+            number: self.drawn,
+            called,
         }
     }
 
     /// Adds an operation with its answer to the history, unless it certainly had no effect. A read without an
-    /// answer has none.
+    /// answer has none. True if it was added.
     ///
-    /// # Panics
-    /// No such operation is ever answered so.
-    pub fn ended(&mut self, begun: &Begun<W::Operation>, answer: &Answer) {
-        self.clock += 1;
+    /// # Errors
+    /// No such operation is ever answered so; then it is in the history without an answer.
+    pub fn ended(
+        &mut self,
+        begun: Begun<W::Operation>,
+        now: u64,
+        answer: Answer,
+    ) -> Result<bool, String> {
         let operation = &begun.operation;
-        let seen = W::seen(operation, answer);
-        let returned = match answer {
-            _ if seen.is_some() => Some(self.clock),
-            Answer::Error(code, _) if code.nothing_done() || operation.is_read() => return,
+        let seen = W::seen(operation, &answer);
+        let mut judged = Ok(true);
+        let returned = match &answer {
+            _ if seen.is_some() => Some(now),
+            Answer::Error(code, _) if code.nothing_done() || operation.is_read() => {
+                return Ok(false);
+            }
             Answer::Error(..) => None,
-            other => panic!("{operation:?} is answered {other:?}"),
+            other => {
+                let text: String = format!("{other:?}").chars().take(200).collect();
+                judged = Err(format!("{operation:?} is answered {text}"));
+                None
+            }
         };
-        self.answered += 1;
-        let call = Call::new(operation.clone(), begun.number, returned, seen);
-        self.histories[begun.object as usize].push(call);
+        if let Some(seen) = seen {
+            let recent = self.recent.entry(begun.object).or_default();
+            if recent.len() == RECENT {
+                recent.remove(0);
+            }
+            recent.push((operation.clone(), seen));
+        }
+        self.history.push(Ended {
+            begun,
+            returned,
+            answer,
+        });
+        judged
     }
 
     /// One order of an object's operations, the last of them a read of all, explains all answers (I8, I9).
@@ -111,7 +181,20 @@ impl<W: Workload> Clients<W> {
     /// # Errors
     /// There is no such order, or it was not found.
     pub fn judge(&self, object: u64) -> Result<(), String> {
-        match check(&self.histories[object as usize], SEARCH_MAX) {
+        let of_object = self.history.iter().filter(|op| op.begun.object == object);
+        let (mut calls, mut answered) = (Vec::new(), Vec::new());
+        for Ended {
+            begun,
+            returned,
+            answer,
+        } in of_object
+        {
+            let (operation, seen) = (begun.operation.clone(), W::seen(&begun.operation, answer));
+            answered.extend(seen.clone().map(|seen| (operation.clone(), seen)));
+            calls.push(Call::new(operation, begun.called, *returned, seen));
+        }
+        W::judge(object, &answered).map_err(|why| format!("object {object}: {why}"))?;
+        match check(&calls, SEARCH_MAX) {
             Verdict::Fine => Ok(()),
             Verdict::Undecided => Err(format!("object {object} is too tangled")),
             Verdict::Bad(why) => Err(format!("object {object}: {why}")),
@@ -122,10 +205,10 @@ impl<W: Workload> Clients<W> {
 struct Run<W: Workload> {
     cluster: TestCluster<W::Service>,
     clients: Clients<W>,
+    /// Counts operations and replies, so that no two happen at once.
+    clock: u64,
     /// Operations without a reply, with their tokens.
     under_way: Vec<(Begun<W::Operation>, u64)>,
-    /// The newest write that was answered.
-    last_write: Option<(Begun<W::Operation>, Answer)>,
 }
 
 /// Runs the suite from so many seeds.
@@ -136,20 +219,24 @@ pub fn conforms<W: Workload>(seeds: u64) {
     for (m, k) in W::SCHEMES {
         for seed in 1..=seeds {
             let nodes = usize::from(m + k) + 2;
-            let options = staves_group::Options {
+            let options = W::options(staves_group::Options {
                 log_bytes_max: 300 << 10,
                 fetch_pages: 5,
                 fetch_window: 2,
                 ..staves_group::Options::default()
+            });
+            let limits = Limits {
+                grant_wait: Duration::from_millis(60),
+                ..Limits::default()
             };
             let cluster = TestCluster::new((*m, *k), nodes, EXTENTS, options, |member| {
-                W::bucket(Limits::default(), member)
+                W::bucket(limits.clone(), member)
             });
             let mut run = Run::<W> {
                 cluster,
                 clients: Clients::default(),
+                clock: 0,
                 under_way: Vec::new(),
-                last_write: None,
             };
             let what = format!("{m}+{k} seed {seed}");
             run.under_weather(seed, &what);
@@ -178,12 +265,20 @@ impl<W: Workload> Run<W> {
         }
     }
 
+    fn now(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
     fn begin(&mut self) {
         if self.under_way.len() >= UNDER_WAY_MAX {
             return;
         }
-        let cluster = &mut self.cluster;
-        let begun = self.clients.draw(&mut |n| cluster.random(n));
+        let (now, cluster) = (self.now(), &mut self.cluster);
+        let mut random = |n| cluster.random(n);
+        let object = random(W::OBJECTS);
+        let mix = (READS, u64::MAX);
+        let begun = self.clients.draw((0, object), now, mix, &mut random);
         let token = self.submit(&begun);
         self.under_way.push((begun, token));
     }
@@ -218,12 +313,15 @@ impl<W: Workload> Run<W> {
             {
                 panic!("{what}: {:?} is answered {answer:?}", begun.operation);
             }
-            let before = self.clients.answered();
-            self.clients.ended(&begun, &answer);
-            if !begun.operation.is_read() && self.clients.answered() > before {
-                self.last_write = Some((begun, answer));
-            }
+            self.ended(begun, answer, what);
         }
+    }
+
+    /// True if it is part of the history.
+    fn ended(&mut self, begun: Begun<W::Operation>, answer: Answer, what: &str) -> bool {
+        let now = self.now();
+        let ended = self.clients.ended(begun, now, answer);
+        ended.unwrap_or_else(|why| panic!("{what}: {why}"))
     }
 
     /// One of the members is replaced by a spare node: in its slot where m > 1, behind the others where it
@@ -251,7 +349,7 @@ impl<W: Workload> Run<W> {
         }
         let left = self.under_way.len();
         assert_eq!(left, 0, "{what}: operations that never end");
-        let answered = self.clients.answered();
+        let answered = self.clients.history().len();
         assert!(answered > 30, "{what}: only {answered} operations");
         self.cluster.check();
         self.cluster.check_code();
@@ -264,14 +362,11 @@ impl<W: Workload> Run<W> {
 
     fn judge(&mut self, what: &str) {
         for object in 0..W::OBJECTS {
-            let read = self.clients.read(object);
+            let now = self.now();
+            let read = self.clients.read((0, object), now);
             let token = self.submit(&read);
-            let before = self.clients.answered();
             let reply = self.cluster.wait_for(token);
-            if let Ok(answer) = &reply {
-                self.clients.ended(&read, answer);
-            }
-            let read = self.clients.answered() > before;
+            let read = matches!(&reply, Ok(answer) if self.ended(read, answer.clone(), what));
             assert!(read, "{what}: object {object} is answered {reply:?}");
             let judged = self.clients.judge(object);
             judged.unwrap_or_else(|why| panic!("{what}: {why}"));
@@ -280,17 +375,12 @@ impl<W: Workload> Run<W> {
 
     /// A retry that comes late has the first answer (I9).
     fn retry(&mut self, what: &str) {
-        let Some((write, answer)) = self.last_write.take() else {
-            panic!("{what}: no write")
-        };
-        let token = self.submit(&write);
+        let mut newest = self.clients.history().iter().rev();
+        let write = newest.find(|op| !op.begun.operation.is_read());
+        let Ended { begun, answer, .. } = write.expect("a write was answered").clone();
+        let token = self.submit(&begun);
         let again = self.cluster.wait_for(token);
-        assert_eq!(
-            again,
-            Ok(answer),
-            "{what}: a retry of {:?}",
-            write.operation
-        );
+        assert_eq!(again, Ok(answer), "{what}: a retry of {begun:?}");
     }
 
     /// A write whose parity is unreachable ends with its deadline.
@@ -301,22 +391,8 @@ impl<W: Workload> Run<W> {
         let data = self.cluster.node_of(0);
         let others = (0..self.cluster.buckets.len()).filter(|node| *node != data);
         self.cluster.cut_off = others.collect();
-        let number = self.clients.read(0).number;
-        let write = (0..1000)
-            .map(|n| {
-                W::draw(&mut Draw {
-                    object: 0,
-                    number,
-                    reads: 0,
-                    recent: &[],
-                    random: &mut |below| n % below.max(1),
-                })
-            })
-            .find(|operation| !operation.is_read());
-        let Some(write) = write else {
-            panic!("{what}: no write is ever drawn")
-        };
-        let write = self.clients.begun(0, write);
+        let now = self.now();
+        let write = self.clients.write((0, 0), now);
         let token = self.submit(&write);
         let reply = self.cluster.wait_for(token);
         assert_eq!(reply, Err(Refused::Deadline), "{what}: {write:?}");

@@ -1,4 +1,4 @@
-//! Load for a service, and a plain model of it: the contract that the suite and the simulator share.
+//! Load for a service, and a plain model of it: the contract of the suite, the simulator and the clients of real nodes.
 
 use std::fmt::Debug;
 
@@ -16,6 +16,8 @@ pub struct Draw<'a, O: Operation> {
     pub number: u64,
     /// Of a thousand operations, so many read.
     pub reads: u64,
+    /// It carries this many bytes at most, if the workload can draw one that does.
+    pub bytes_max: u64,
     /// The last operations on the object that were answered, newest last; as far as the driver keeps them.
     pub recent: &'a [(O, O::Seen)],
     /// Chance: a number below the one given.
@@ -69,6 +71,8 @@ pub trait Workload: 'static {
     fn draw(draw: &mut Draw<'_, Self::Operation>) -> Self::Operation;
     /// The operation that reads the whole object.
     fn read(object: u64) -> Self::Operation;
+    /// The write of an operation with this number, of a few bytes.
+    fn write(object: u64, number: u64) -> Self::Operation;
     /// The service's own form of an operation on the object with this number in its data bucket.
     fn body(object: u64, operation: &Self::Operation) -> Body;
     /// The hash slot of an object, if the service's objects are addressed by hash slot.

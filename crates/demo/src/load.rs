@@ -190,7 +190,7 @@ impl Writer {
             let key = key(self.number, at);
             let value = value(&key, generation);
             match open.call(&[b"SET", key.as_bytes(), value.as_bytes()]) {
-                Ok(Reply::Simple(_)) => {
+                Ok(Reply::Ok) => {
                     self.keys[at].acknowledged = generation;
                     self.acknowledged += 1;
                     self.shared.acknowledged(self.number);
@@ -282,7 +282,7 @@ impl CheckFindings {
         self.keys += 1;
         let is = |generation: u32| {
             let wanted = (generation > 0).then(|| value(key, generation).into_bytes());
-            found == Reply::Bulk(wanted)
+            found == wanted.map_or(Reply::Nil, Reply::Bulk)
         };
         // Generation 0 is "no value", which is right only where nothing was acknowledged.
         if is(state.acknowledged) || (state.unknown > 0 && is(state.unknown)) {
@@ -291,10 +291,10 @@ impl CheckFindings {
         self.lost += 1;
         if self.examples.len() < EXAMPLES {
             let found = match found {
-                Reply::Bulk(Some(value)) => String::from_utf8_lossy(&value)
+                Reply::Bulk(value) => String::from_utf8_lossy(&value)
                     .trim_end_matches('.')
                     .to_owned(),
-                Reply::Bulk(None) => "nothing".into(),
+                Reply::Nil => "nothing".into(),
                 other => format!("{other:?}"),
             };
             self.examples.push(format!(
@@ -314,7 +314,7 @@ mod tests {
         let judge = |state: KeyVersions, found: Option<u32>| {
             let mut checked = CheckFindings::default();
             let found = found.map(|generation| value("k", generation).into_bytes());
-            checked.judge("k", state, Reply::Bulk(found));
+            checked.judge("k", state, found.map_or(Reply::Nil, Reply::Bulk));
             checked.lost
         };
         let key = |acknowledged, unknown| KeyVersions {

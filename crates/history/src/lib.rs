@@ -1,5 +1,5 @@
-//! Clients' histories of a key-value pool, and the search for one order of the operations on each key that explains
-//! all of it (I8, I9).
+//! Clients' histories of keys and of [chunks](chunk) of memory, and the search for one order of the operations on each that
+//! explains all of it (I8, I9).
 //!
 //! **Promises.** The checker is the search of Wing and Gong with Lowe's memory of (operations done,
 //! state), bounded: it says fine, bad or undecided, and never guesses. A history is a file of JSON
@@ -10,6 +10,7 @@
 //!
 //! **What it does not do.** Operations on several keys: each key stands for itself. Expiry.
 
+pub mod chunk;
 mod content;
 pub mod record;
 mod search;

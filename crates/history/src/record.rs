@@ -5,15 +5,17 @@
 //! ```
 //!
 //! `op` is get, set, setnx, del, incr (with `by`), append or getdel; set, setnx and append have a
-//! `value`. Times are whole numbers of one clock. `return` is null where nobody knows the outcome: the
+//! `value`. A chunk of memory is a key, too, with the operations read, write, swap and add on its
+//! [words](crate::chunk::WORDS). Times are whole numbers of one clock. `return` is null where nobody knows the outcome: the
 //! operation may have taken effect at any time after `call`, or never. `answer` is "nil", "ok",
-//! {"int":N} or {"value":TEXT}. An operation that certainly was not done is left out.
+//! {"int":N}, {"value":TEXT} or {"cells":[N, ...]}. An operation that certainly was not done is left out.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::chunk::{Cells, ChunkSeen, OnChunk};
 use crate::content::Content;
 use crate::search::{self, Call, Seen, Step, Verdict};
 
@@ -23,12 +25,22 @@ use crate::search::{self, Call, Seen, Step, Verdict};
 #[allow(missing_docs)] // the commands' own names
 pub enum Asked {
     Get,
-    Set { value: String },
-    SetNx { value: String },
+    Set {
+        value: String,
+    },
+    SetNx {
+        value: String,
+    },
     Del,
-    Incr { by: i64 },
-    Append { value: String },
+    Incr {
+        by: i64,
+    },
+    Append {
+        value: String,
+    },
     GetDel,
+    #[serde(untagged)]
+    Chunk(OnChunk),
 }
 
 /// An answer.
@@ -40,6 +52,7 @@ pub enum Answered {
     Ok,
     Int(i64),
     Value(String),
+    Cells(Cells),
 }
 
 /// One operation.
@@ -62,7 +75,8 @@ pub struct Record {
 }
 
 impl Record {
-    fn as_call(&self) -> Call {
+    /// None if it is no operation of the key-value service.
+    fn as_key_call(&self) -> Option<Call> {
         let content = |value: &String| Content::of(value.as_bytes());
         let step = match &self.asked {
             Asked::Get => Step::Get,
@@ -72,14 +86,32 @@ impl Record {
             Asked::Incr { by } => Step::Incr(*by),
             Asked::Append { value } => Step::Append(content(value)),
             Asked::GetDel => Step::GetDel,
+            Asked::Chunk(_) => return None,
         };
-        let seen = self.answer.as_ref().map(|answer| match answer {
-            Answered::Nil => Seen::Nil,
-            Answered::Ok => Seen::Ok,
-            Answered::Int(n) => Seen::Int(*n),
-            Answered::Value(value) => Seen::Value(content(value)),
-        });
-        Call::new(step, self.call, self.returned, seen)
+        let seen = match &self.answer {
+            None => None,
+            Some(Answered::Nil) => Some(Seen::Nil),
+            Some(Answered::Ok) => Some(Seen::Ok),
+            Some(Answered::Int(n)) => Some(Seen::Int(*n)),
+            Some(Answered::Value(value)) => Some(Seen::Value(content(value))),
+            Some(Answered::Cells(_)) => return None,
+        };
+        Some(Call::new(step, self.call, self.returned, seen))
+    }
+
+    /// None if it is no operation on a chunk of memory.
+    fn as_chunk_call(&self) -> Option<Call<OnChunk>> {
+        let Asked::Chunk(act) = self.asked else {
+            return None;
+        };
+        let seen = match self.answer {
+            None => None,
+            Some(Answered::Ok) => Some(ChunkSeen::Ok),
+            Some(Answered::Int(word)) => Some(ChunkSeen::Word(word as u64)),
+            Some(Answered::Cells(cells)) => Some(ChunkSeen::Cells(cells)),
+            Some(Answered::Nil | Answered::Value(_)) => return None,
+        };
+        Some(Call::new(act, self.call, self.returned, seen))
     }
 }
 
@@ -111,7 +143,8 @@ pub fn read(from: impl BufRead) -> Result<Vec<Record>, ReadError> {
             line: number,
             reason,
         };
-        let record: Record = serde_json::from_str(&line).map_err(|e| wrong(e.to_string()))?;
+        let record: Record =
+            serde_json::from_str(&line).map_err(|e| wrong(format!("{e}: {line}")))?;
         if record.returned.is_some_and(|end| end < record.call) {
             return Err(wrong("it returned before it was called".into()));
         }
@@ -160,11 +193,17 @@ pub fn check(records: &[Record], steps_max: usize) -> Checked {
         ..Checked::default()
     };
     for (key, records) in keys {
-        let calls: Vec<Call> = records.iter().map(|r| r.as_call()).collect();
-        match search::check(&calls, steps_max) {
-            Verdict::Fine => {}
-            Verdict::Undecided => checked.undecided.push(key.to_owned()),
-            Verdict::Bad(stuck) => {
+        let keys: Option<Vec<_>> = records.iter().map(|r| r.as_key_call()).collect();
+        let chunks: Option<Vec<_>> = records.iter().map(|r| r.as_chunk_call()).collect();
+        let keys = keys.map(|calls| search::check(&calls, steps_max));
+        match keys.or_else(|| Some(search::check(&chunks?, steps_max))) {
+            Some(Verdict::Fine) => {}
+            Some(Verdict::Undecided) => checked.undecided.push(key.to_owned()),
+            None => {
+                let text = "its operations and answers are not those of one service".to_owned();
+                checked.bad.push((key.to_owned(), text));
+            }
+            Some(Verdict::Bad(stuck)) => {
                 let record = records[stuck.call];
                 let text = format!(
                     "of {} operations {} have an order; then no place is left for process {}'s {:?} at \
@@ -203,6 +242,11 @@ mod tests {
             record(Asked::SetNx { value: "x".into() }, None, None),
             record(Asked::Incr { by: -2 }, Some(9), Some(Answered::Int(-2))),
             record(Asked::Del, Some(9), Some(Answered::Nil)),
+            record(
+                Asked::Chunk(OnChunk::Read { from: 0, to: 1 }),
+                Some(9),
+                Some(Answered::Cells([u64::MAX, 1, 2, 0, 0, 0, 0, 0, 0])),
+            ),
         ];
         let mut text = Vec::new();
         write(&mut text, &all).expect("memory takes it");

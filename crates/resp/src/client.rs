@@ -8,16 +8,35 @@ use std::time::Duration;
 /// The answer to a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Reply {
-    /// `+OK` and the like.
+    /// `+OK`.
+    Ok,
+    /// Another simple string.
     Simple(String),
-    /// `-ERR ...`.
+    /// An error's text, with its code.
     Error(String),
     /// A number.
     Int(i64),
-    /// A value, or none.
-    Bulk(Option<Vec<u8>>),
+    /// No value, or no list.
+    Nil,
+    /// A value.
+    Bulk(Vec<u8>),
     /// A list.
     Array(Vec<Reply>),
+}
+
+impl Reply {
+    /// A value.
+    pub fn text(text: &str) -> Reply {
+        Reply::Bulk(text.as_bytes().to_vec())
+    }
+
+    /// The text of an error.
+    pub fn is_error(&self) -> Option<&str> {
+        match self {
+            Reply::Error(text) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 /// A connection.
@@ -29,6 +48,8 @@ pub struct Resp {
 const LINE_BYTES_MAX: u64 = 64 << 10;
 const BULK_BYTES_MAX: usize = 512 << 20;
 const ITEMS_MAX: usize = 1 << 20;
+/// Lists within lists.
+const DEPTH_MAX: usize = 16;
 
 impl Resp {
     /// Connects within `timeout`; each later step may take as long as `patience`.
@@ -58,14 +79,30 @@ impl Resp {
     /// Sends one command and waits for its answer. After an error the connection is of no more use, for
     /// an answer may still be under way, and nobody knows what became of the command.
     pub fn call(&mut self, args: &[&[u8]]) -> io::Result<Reply> {
-        let mut command = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            command.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            command.extend_from_slice(arg);
-            command.extend_from_slice(b"\r\n");
-        }
-        self.stream.get_mut().write_all(&command)?;
+        let mut command = Vec::new();
+        encode(args, &mut command);
+        self.send(&command)?;
+        self.receive()
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(bytes)
+    }
+
+    /// Waits for an answer.
+    pub fn receive(&mut self) -> io::Result<Reply> {
         reply(&mut self.stream, 0)
+    }
+}
+
+/// Appends a command.
+pub fn encode(args: &[&[u8]], out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("*{}\r\n", args.len()).as_bytes());
+    for arg in args {
+        out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
     }
 }
 
@@ -91,21 +128,21 @@ fn reply(from: &mut impl BufRead, depth: usize) -> io::Result<Reply> {
         },
     };
     match kind {
+        b'+' if text == "OK" => Ok(Reply::Ok),
         b'+' => Ok(Reply::Simple(text.to_owned())),
         b'-' => Ok(Reply::Error(text.to_owned())),
         b':' => Ok(Reply::Int(number()?)),
         b'$' => match length(BULK_BYTES_MAX)? {
-            None => Ok(Reply::Bulk(None)),
+            None => Ok(Reply::Nil),
             Some(len) => bulk(from, len),
         },
-        // Nothing that is asked for is nested.
-        b'*' if depth == 0 => {
-            let len = length(ITEMS_MAX)?.unwrap_or(0);
-            (0..len)
-                .map(|_| reply(from, depth + 1))
-                .collect::<io::Result<_>>()
-                .map(Reply::Array)
-        }
+        b'*' if depth < DEPTH_MAX => match length(ITEMS_MAX)? {
+            None => Ok(Reply::Nil),
+            Some(len) => {
+                let items = (0..len).map(|_| reply(from, depth + 1));
+                items.collect::<io::Result<_>>().map(Reply::Array)
+            }
+        },
         _ => Err(malformed(line)),
     }
 }
@@ -114,7 +151,7 @@ fn bulk(from: &mut impl Read, len: usize) -> io::Result<Reply> {
     let mut value = Vec::new();
     from.take(len as u64 + 2).read_to_end(&mut value)?;
     match value.strip_suffix(b"\r\n") {
-        Some(whole) if whole.len() == len => Ok(Reply::Bulk(Some(whole.to_vec()))),
+        Some(whole) if whole.len() == len => Ok(Reply::Bulk(whole.to_vec())),
         _ => Err(io::Error::new(
             ErrorKind::UnexpectedEof,
             "the connection ended",
@@ -141,14 +178,15 @@ mod tests {
     #[test]
     fn answers_are_read() {
         let cases = [
-            ("+OK\r\n", Reply::Simple("OK".into())),
+            ("+OK\r\n", Reply::Ok),
+            ("+PONG\r\n", Reply::Simple("PONG".into())),
             ("-ERR no\r\n", Reply::Error("ERR no".into())),
             (":-7\r\n", Reply::Int(-7)),
-            ("$-1\r\n", Reply::Bulk(None)),
-            ("$4\r\na\r\nb\r\n", Reply::Bulk(Some(b"a\r\nb".to_vec()))),
+            ("$-1\r\n", Reply::Nil),
+            ("$4\r\na\r\nb\r\n", Reply::text("a\r\nb")),
             (
                 "*2\r\n:1\r\n$0\r\n\r\n",
-                Reply::Array(vec![Reply::Int(1), Reply::Bulk(Some(vec![]))]),
+                Reply::Array(vec![Reply::Int(1), Reply::text("")]),
             ),
         ];
         for (text, expected) in cases {
@@ -163,7 +201,7 @@ mod tests {
             "$-2\r\n",
             "$99999999999\r\n",
             ":x\r\n",
-            "*1\r\n*0\r\n",
+            &"*1\r\n".repeat(DEPTH_MAX + 1),
             "$1\r\nabc",
         ] {
             assert!(read(text).is_err(), "{text:?}");

@@ -3,9 +3,9 @@
 //! its bug planted it must show.
 
 use bytes::Bytes;
+use staves_conformance::cache::{OnKey, Text};
 use staves_model::mutant::Mutant;
 use staves_sim::event::Packet;
-use staves_sim::keys::{OnKey, Text};
 use staves_sim::scale::MS;
 use staves_sim::script::{Script, brings, group_message, is_ack, is_open_call, play, play_keys};
 use staves_store::EXTENT_BYTES;

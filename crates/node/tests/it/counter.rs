@@ -1,13 +1,15 @@
 //! A service that the product does not have: one crate, one line in the node's table, one workload.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use staves_conformance::counter::{self, Counter};
+use staves_conformance::{Clients, Workload};
 use staves_model::{Change, Medium, MemberSlot, PoolKind, ServiceId};
 use staves_node::{HostedService, SERVICES};
 use staves_service::Service;
 use staves_testkit::cluster::{TestCluster, TestNode, config};
-use staves_testkit::load::Load;
+use staves_testkit::load::{Load, Native, Random};
 use staves_testkit::wait_until;
 
 /// The line.
@@ -15,7 +17,9 @@ const COUNTER: HostedService = HostedService {
     id: Counter::ID,
     bucket: |_, member| Box::new(counter::bucket(member)),
 };
-const CLIENTS: usize = 12;
+const CLIENTS: u32 = 12;
+/// Of a thousand operations, so many read; they may be of any size.
+const READS: (u64, u64) = (250, u64::MAX);
 
 fn create(service: ServiceId, scheme: &str) -> Change {
     Change::CreatePool {
@@ -27,6 +31,19 @@ fn create(service: ServiceId, scheme: &str) -> Change {
         buckets: 8,
         may_start_empty: false,
     }
+}
+
+async fn run_client(
+    client: u32,
+    load: Arc<Load<counter::Load>>,
+    mut door: Native,
+) -> Result<(), String> {
+    let mut random = Random(u64::from(client));
+    let next = |clients: &mut Clients<_>, now| {
+        let of = (client, random.below(counter::Load::OBJECTS));
+        clients.draw(of, now, READS, &mut |n| random.below(n))
+    };
+    load.run(&mut door, next).await
 }
 
 /// The workload that conforms in one thread holds on real nodes, too, through the client's router, while the node of a
@@ -50,14 +67,14 @@ fn a_service_of_one_line_loses_nothing_when_a_node_dies() {
     let client = cluster.native_client();
     let runtime = cluster.nodes[0].runtime().handle().clone();
     runtime.block_on(client.refresh()).expect("a map");
-    let pool = client.map().pool_named("counters").expect("made").id;
-    let load = Arc::new(Load::<counter::Load>::new(client, pool, 7));
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|_| {
-            let load = load.clone();
-            runtime.spawn(async move { load.run().await })
-        })
-        .collect();
+    let mut door = Native {
+        client,
+        pool: "counters",
+        patience: Duration::from_secs(10),
+    };
+    let load = Arc::new(Load::<counter::Load>::default());
+    let clients = (0..CLIENTS).map(|at| runtime.spawn(run_client(at, load.clone(), door.clone())));
+    let clients: Vec<_> = clients.collect();
     wait_until("the clients are under way", || load.answered() > 300);
 
     // Not the node that the clients' threads are on.
@@ -84,9 +101,12 @@ fn a_service_of_one_line_loses_nothing_when_a_node_dies() {
     load.stop();
     runtime.block_on(async {
         for client in clients {
-            client.await.expect("a client ends in order");
+            let ended = client.await.expect("a client ends in order");
+            ended.expect("counters answer so");
         }
-        load.judge().await.expect("one order explains all answers");
+        load.judge(&mut door)
+            .await
+            .expect("one order explains all answers");
     });
 }
 

@@ -1,19 +1,23 @@
-//! The load of the key-value service. Keys 0 to 2 hold text: key 0 is mostly set, key 1 mostly set if absent and
-//! deleted, key 2 mostly appended to. Keys 3 and 4 count; key 4 is never deleted, so its numbers never
-//! repeat. Memory is so little, and the log so short, that writes are refused, large values go in pieces and segments are
+//! The load of the key-value service. Keys are of five sorts, by their number: 0 to 2 hold text, key 0 is mostly set,
+//! key 1 mostly set if absent and deleted, key 2 mostly appended to. Keys 3 and 4 count; key 4 is never deleted, so its numbers
+//! never repeat. Memory is so little, and the log so short, that writes are refused, large values go in pieces and segments are
 //! compacted within a few seconds.
 
 use staves_cache::{Bucket, Cache, Options};
-use staves_conformance::{Draw, Workload};
 use staves_group::Member;
-use staves_history::{Content, Operation, Seen, Step};
+use staves_history::record::{Answered, Asked};
+use staves_history::{Content, Operation, Record, Seen, Step};
 use staves_model::{HashSlot, hash_slot};
 use staves_service::Limits;
 use staves_wire::cache::{Condition, Op};
 use staves_wire::service::{Answer, Body};
 
-/// Keys of a world.
-const KEYS: u64 = 5;
+use crate::{Draw, Ended, Workload};
+
+/// Sorts of keys.
+pub const SORTS: u64 = 5;
+/// Keys from this number on are for drivers that write each once.
+pub const LEDGER: u64 = 1 << 32;
 /// Bytes that a stream's log may hold: two bulky values, or a few chunks.
 const LOG_BYTES_MAX: usize = 90_000;
 /// A longer record goes in chunks.
@@ -39,7 +43,7 @@ impl Text {
             x = x
                 .wrapping_mul(0x5851_F42D_4C95_7F2D)
                 .wrapping_add(0x1405_7B7E_F767_814F);
-            bytes.extend_from_slice(&x.to_le_bytes());
+            bytes.extend(x.to_le_bytes().map(|byte| b'a' + (byte & 15)));
         }
         bytes.truncate(self.len.max(18));
         bytes
@@ -97,8 +101,8 @@ pub struct KeyLoad;
 impl Workload for KeyLoad {
     type Service = Cache;
     type Operation = OnKey;
-    const OBJECTS: u64 = KEYS;
-    const SCHEMES: &'static [(u8, u8)] = &[(1, 1), (1, 2), (1, 3)];
+    const OBJECTS: u64 = SORTS;
+    const SCHEMES: &'static [(u8, u8)] = &[(1, 0), (1, 1), (1, 2)];
     // By the map the client's router knows; the bucket lets requests wait until their deadlines.
     const REPORTS_LOSS: bool = false;
 
@@ -132,9 +136,9 @@ impl Workload for KeyLoad {
             40..75 => 15_000 + draw.below(20_000),
             _ => 41_000 + draw.below(60_000),
         };
-        let (id, len) = (draw.number, len as usize);
+        let (id, len) = (draw.number, len.min(draw.bytes_max) as usize);
         let (text, short) = (Text { id, len }, Text { id, len: 20 });
-        match (draw.object, draw.below(100)) {
+        match (draw.object % SORTS, draw.below(100)) {
             (0, 0..90) | (1, 0..20) | (2, 0..15) => OnKey::set(text),
             (0, 90..95) | (1, 20..60) => OnKey::with(Step::SetIfAbsent, text),
             (1, 80..) | (2, 80..90) | (3, 80..90) => OnKey::bare(Step::GetDel),
@@ -149,9 +153,16 @@ impl Workload for KeyLoad {
         OnKey::GET
     }
 
+    fn write(object: u64, id: u64) -> OnKey {
+        match object % SORTS {
+            0..3 => OnKey::set(Text { id, len: 20 }),
+            _ => OnKey::bare(Step::Incr(1)),
+        }
+    }
+
     fn body(object: u64, operation: &OnKey) -> Body {
         let (key, value) = (name(object), operation.text.map(|text| text.bytes()));
-        let (key, value) = (&key[..], &value.unwrap_or_default()[..]);
+        let (key, value) = (key.as_bytes(), &value.unwrap_or_default()[..]);
         let set = |condition| Op::Set {
             key,
             value,
@@ -171,7 +182,7 @@ impl Workload for KeyLoad {
     }
 
     fn hash_slot(object: u64) -> Option<HashSlot> {
-        Some(hash_slot(&name(object)))
+        Some(hash_slot(name(object).as_bytes()))
     }
 
     fn seen(_operation: &OnKey, answer: &Answer) -> Option<Seen> {
@@ -203,7 +214,7 @@ impl Workload for KeyLoad {
     fn judge(object: u64, answered: &[(OnKey, Seen)]) -> Result<(), String> {
         let counts = |(operation, _): &&(OnKey, Seen)| matches!(operation.step, Step::Incr(_));
         let counted = answered.iter().filter(counts).map(|(_, seen)| *seen);
-        let mut numbers: Vec<Seen> = counted.filter(|_| object == KEYS - 1).collect();
+        let mut numbers: Vec<Seen> = counted.filter(|_| object % SORTS == SORTS - 1).collect();
         let answers = numbers.len();
         numbers.sort_unstable();
         numbers.dedup();
@@ -214,6 +225,44 @@ impl Workload for KeyLoad {
     }
 }
 
-fn name(key: u64) -> Vec<u8> {
-    format!("key-{key}").into_bytes()
+/// The name of a key.
+pub fn name(key: u64) -> String {
+    match key.checked_sub(LEDGER) {
+        None => format!("key-{key}"),
+        Some(number) => format!("ledger-{number}"),
+    }
+}
+
+/// An operation, as the history's file has it.
+pub fn asked(operation: &OnKey) -> Asked {
+    let text = operation.text.map(|text| text.bytes()).unwrap_or_default();
+    let value = String::from_utf8(text).expect("texts are ASCII");
+    match operation.step {
+        Step::Get => Asked::Get,
+        Step::Set(_) => Asked::Set { value },
+        Step::SetIfAbsent(_) => Asked::SetNx { value },
+        Step::Del => Asked::Del,
+        Step::Incr(by) => Asked::Incr { by },
+        Step::Append(_) => Asked::Append { value },
+        Step::GetDel => Asked::GetDel,
+    }
+}
+
+/// An operation with its answer, as the history's file has it.
+pub fn record(ended: &Ended<OnKey>) -> Record {
+    let answer = match &ended.answer {
+        Answer::Nil => Some(Answered::Nil),
+        Answer::Ok => Some(Answered::Ok),
+        Answer::Int(n) => Some(Answered::Int(*n)),
+        Answer::Value(v) => Some(Answered::Value(String::from_utf8_lossy(v).into_owned())),
+        Answer::Error(..) => None,
+    };
+    Record {
+        process: ended.begun.client,
+        key: name(ended.begun.object),
+        asked: asked(&ended.begun.operation),
+        call: ended.begun.called,
+        returned: ended.returned,
+        answer,
+    }
 }
