@@ -131,7 +131,8 @@ impl Cache {
                 Progress::More => {}
                 // The refusal of a write without memory waits for the log like the write itself, and no longer.
                 Progress::Wait if late => {
-                    out.answers.push((large.header.token, Err(Refused::Deadline)));
+                    out.answers
+                        .push((large.header.token, Err(Refused::Deadline)));
                     return;
                 }
                 Progress::Wait => {
