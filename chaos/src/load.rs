@@ -340,8 +340,10 @@ pub fn read_all(
         let mut redis = Redis::new(shared, Random(u64::from(client)), None, PATIENCE);
         let mut silent = Vec::new();
         let keys = shared.keys.clients().objects();
+        // When time has run out over one, the others are not waited for one by one.
         for key in &keys {
-            if !read(shared, &shared.keys, &mut redis, (client, *key), until).await {
+            let of = (client, *key);
+            if !silent.is_empty() || !read(shared, &shared.keys, &mut redis, of, until).await {
                 silent.push(cache::name(*key));
             }
         }
@@ -351,7 +353,8 @@ pub fn read_all(
         let mut door = RegionDoor::open(shared.clone()).await?;
         let chunks = shared.chunks.clients().objects();
         for chunk in &chunks {
-            if !read(shared, &shared.chunks, &mut door, (client, *chunk), until).await {
+            let of = (client, *chunk);
+            if !silent.is_empty() || !read(shared, &shared.chunks, &mut door, of, until).await {
                 silent.push(region::name(*chunk));
             }
         }
