@@ -190,21 +190,7 @@ pub(crate) fn world(s: &Scenario) -> World {
     let groups = SimGroup::of(s);
     let width = groups.iter().map(|g| g.m + g.k).max().unwrap_or(0);
     let hosts = width + if is_cramped(s) { 0 } else { 2 };
-    let seats: usize = groups.iter().map(SimGroup::seats).sum();
-    let mut nodes: Vec<SimNode> = (0..hosts).map(|_| SimNode::new(&mut rng, seats)).collect();
-    let disks = [DiskId::MEMORY, DiskId::SECOND];
-    for (g, of) in groups.iter().enumerate() {
-        for disk in disks.into_iter().take(of.seats()).skip(usize::from(g == 0)) {
-            for host in 0..hosts {
-                let shadow = nodes[host].shadow();
-                nodes.push(SimNode {
-                    group: g,
-                    disk,
-                    ..shadow
-                });
-            }
-        }
-    }
+    let nodes = sim_nodes(&mut rng, &groups, hosts);
     World {
         now: 0,
         rng,
@@ -240,6 +226,26 @@ pub(crate) fn world(s: &Scenario) -> World {
         trace: s.trace,
         steps: 0,
     }
+}
+
+/// The hosts, each as the seat of the first group's first member there, and then their other seats, group by group.
+fn sim_nodes(rng: &mut Rng, groups: &[SimGroup], hosts: usize) -> Vec<SimNode> {
+    let seats: usize = groups.iter().map(SimGroup::seats).sum();
+    let mut nodes: Vec<SimNode> = (0..hosts).map(|_| SimNode::new(rng, seats)).collect();
+    let disks = [DiskId::MEMORY, DiskId::SECOND];
+    for (g, of) in groups.iter().enumerate() {
+        for disk in disks.into_iter().take(of.seats()).skip(usize::from(g == 0)) {
+            for host in 0..hosts {
+                let shadow = nodes[host].shadow();
+                nodes.push(SimNode {
+                    group: g,
+                    disk,
+                    ..shadow
+                });
+            }
+        }
+    }
+    nodes
 }
 
 /// Runs a scenario. The same scenario gives the same report. An assertion of the machines that fails is
