@@ -117,10 +117,9 @@ impl Cache {
         };
         large.waits = false;
         for _ in 0..=self.options.chunks_per_step {
-            let late = large.header.deadline <= now;
             let progress = if large.full {
-                refuse_large(context, &large)
-            } else if late {
+                refuse_large(context, now, &large)
+            } else if large.header.deadline <= now {
                 Progress::Failed(Refused::Deadline)
             } else if large.chunks.len() < large.count {
                 self.write_chunk(context, now, &mut large)
@@ -129,12 +128,6 @@ impl Cache {
             };
             match progress {
                 Progress::More => {}
-                // The refusal of a write without memory waits for the log like the write itself, and no longer.
-                Progress::Wait if late => {
-                    out.answers
-                        .push((large.header.token, Err(Refused::Deadline)));
-                    return;
-                }
                 Progress::Wait => {
                     large.waits = true;
                     break;
@@ -216,7 +209,8 @@ impl Cache {
     }
 }
 
-fn refuse_large(context: &mut BucketContext, large: &LargeWrite) -> Progress {
+/// Records that there is no memory for the write. That waits for the log like the write itself, and no longer.
+fn refuse_large(context: &mut BucketContext, now: Time, large: &LargeWrite) -> Progress {
     let full = out_of_memory();
     if large.header.request.is_none() || planted(Mutant::NoOpNotRemembered) {
         return Progress::Done(0, full);
@@ -224,6 +218,7 @@ fn refuse_large(context: &mut BucketContext, large: &LargeWrite) -> Progress {
     match context.record(&large.header, full, 0) {
         Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
         Outcome::Refuse(why) => Progress::Failed(why),
+        _ if large.header.deadline <= now => Progress::Failed(Refused::Deadline),
         Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,
     }
 }
