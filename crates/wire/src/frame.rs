@@ -111,7 +111,7 @@ pub enum FrameError {
     Unfinished(usize),
 }
 
-/// What sent bytes that do not begin a frame, for people.
+/// The likely sender of bytes that do not begin a frame.
 fn guess(bytes: &[u8; 4]) -> &'static str {
     match bytes {
         b"HTTP" => "an HTTP server answered; is this the admin port?",
