@@ -23,6 +23,9 @@ pub struct Args {
     /// Leave the folders of runs behind that found nothing, too.
     #[arg(long, global = true)]
     pub keep: bool,
+    /// So many runs at a time; each keeps half of two cores busy.
+    #[arg(long, global = true, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub jobs: u32,
     /// The summary as JSON on stdout.
     #[arg(long, global = true)]
     pub json: bool,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command as Process;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
@@ -184,6 +185,38 @@ struct Batch<'a> {
     verdicts: Vec<(u64, Verdict)>,
 }
 
+/// The runs that are still to be made.
+struct Agenda {
+    scenarios: Vec<Scenario>,
+    /// Of the given scenarios, those that were begun.
+    begun: usize,
+    seed: u64,
+    /// Until then, random ones after the given.
+    until: Option<Instant>,
+}
+
+impl Agenda {
+    /// The next to run, and its seed.
+    fn next(&mut self) -> Option<(Scenario, u64)> {
+        let seed = self.seed;
+        let next = match self.scenarios.get(self.begun) {
+            Some(given) => Some(given.clone()),
+            None => self
+                .until
+                .filter(|until| Instant::now() < *until)
+                .map(|_| random::scenario(seed)),
+        };
+        self.begun += 1;
+        self.seed += 1;
+        next.map(|scenario| (scenario, seed))
+    }
+
+    fn drop_the_rest(&mut self) {
+        self.scenarios.clear();
+        self.until = None;
+    }
+}
+
 impl Batch<'_> {
     fn new(args: &Args, settings: RunSettings) -> Batch<'_> {
         Batch {
@@ -194,68 +227,53 @@ impl Batch<'_> {
         }
     }
 
-    /// The given ones; then, until that time, random ones.
+    /// The given ones; then, until that time, random ones. So many at a time as the command line says.
     fn all(&mut self, scenarios: Vec<Scenario>, until: Option<Instant>) -> anyhow::Result<bool> {
         let given = scenarios.len();
-        for (at, scenario) in scenarios.iter().enumerate() {
-            self.one(
-                scenario,
-                self.settings.seed + at as u64,
-                until,
-                at + 1,
-                given,
-            )?;
-        }
-        let mut seed = self.settings.seed + given as u64;
-        while until.is_some_and(|until| Instant::now() < until) {
-            self.one(&random::scenario(seed), seed, until, 0, 0)?;
-            seed += 1;
-        }
-        self.summary();
-        Ok(self.verdicts.iter().all(|(_, v)| v.violations.is_empty()))
-    }
-
-    fn one(
-        &mut self,
-        scenario: &Scenario,
-        seed: u64,
-        until: Option<Instant>,
-        at: usize,
-        of: usize,
-    ) -> anyhow::Result<()> {
-        let begun = Instant::now();
-        let settings = RunSettings {
-            seed,
-            ..self.settings.clone()
+        let (settings, begun) = (self.settings.clone(), self.begun);
+        let agenda = Mutex::new(Agenda {
+            scenarios,
+            begun: 0,
+            seed: settings.seed,
+            until,
+        });
+        let verdicts = Mutex::new(Vec::new());
+        let work = || -> anyhow::Result<()> {
+            loop {
+                // Held no longer than that.
+                let next = lock(&agenda).next();
+                let Some((scenario, seed)) = next else {
+                    return Ok(());
+                };
+                let started = Instant::now();
+                let settings = RunSettings {
+                    seed,
+                    ..settings.clone()
+                };
+                let verdict = run::run(&scenario, &settings, second::of_run);
+                let verdict = verdict.inspect_err(|_| lock(&agenda).drop_the_rest())?;
+                let mut verdicts = lock(&verdicts);
+                let done = verdicts.len() + 1;
+                let left = match until {
+                    Some(until) => until.saturating_duration_since(Instant::now()),
+                    None => begun.elapsed() / done as u32 * given.saturating_sub(done) as u32,
+                };
+                tell(&verdict, seed, started.elapsed(), left);
+                verdicts.push((seed, verdict));
+            }
         };
-        let verdict = run::run(scenario, &settings, second::of_run)?;
-        let left = until.map_or_else(
-            || self.begun.elapsed() / at.max(1) as u32 * (of - at) as u32,
-            |until| until.saturating_duration_since(Instant::now()),
-        );
-        eprintln!(
-            "{} {:<28} seed {seed}: {:>6} operations, stall {:>5} ms, {:>3} s; {} min left{}",
-            if verdict.violations.is_empty() {
-                "fine"
-            } else {
-                "BAD "
-            },
-            verdict.name,
-            verdict.operations,
-            verdict.stall.length.as_millis(),
-            begun.elapsed().as_secs(),
-            left.as_secs().div_ceil(60),
-            verdict
-                .folder
-                .as_ref()
-                .map_or(String::new(), |f| format!("; see {}", f.display())),
-        );
-        verdict
-            .violations
-            .iter()
-            .for_each(|v| eprintln!("     {v}"));
-        self.verdicts.push((seed, verdict));
-        Ok(())
+        let ended = std::thread::scope(|scope| {
+            // Threads of their own: each enters its lab's namespace.
+            let workers: Vec<_> = (0..self.args.jobs).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().try_for_each(|worker| {
+                let ended = worker.join();
+                ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+        });
+        self.verdicts = lock(&verdicts).split_off(0);
+        self.summary();
+        ended?;
+        Ok(self.verdicts.iter().all(|(_, v)| v.violations.is_empty()))
     }
 
     fn summary(&self) {
@@ -298,4 +316,32 @@ impl Batch<'_> {
             bad.len()
         );
     }
+}
+
+/// A lock whose holder cannot have broken anything by panicking.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One line on a run that is over, and its violations.
+fn tell(verdict: &Verdict, seed: u64, took: Duration, left: Duration) {
+    let folder = verdict.folder.as_ref();
+    eprintln!(
+        "{} {:<28} seed {seed}: {:>6} operations, stall {:>5} ms, {:>3} s; {} min left{}",
+        if verdict.violations.is_empty() {
+            "fine"
+        } else {
+            "BAD "
+        },
+        verdict.name,
+        verdict.operations,
+        verdict.stall.length.as_millis(),
+        took.as_secs(),
+        left.as_secs().div_ceil(60),
+        folder.map_or(String::new(), |f| format!("; see {}", f.display())),
+    );
+    verdict
+        .violations
+        .iter()
+        .for_each(|v| eprintln!("     {v}"));
 }
