@@ -1,10 +1,12 @@
-//! Elections beside load: voters with the real [`ElectionBackoff`], whose processes are held up for longer than the election
+//! Elections beside load: voters with the real [`ElectionTimer`], whose processes are held up for longer than the election
 //! time-outs allow, then calm, then the death of the leader.
 //!
 //! Raft itself is a sketch here: terms, votes and heartbeats, as far as they decide how often leaders change.
 
 use staves_model::mutant::{Mutant, plant};
-use staves_model::{ElectionBackoff, Time};
+use staves_model::{ElectionTimer, ElectionTimes, ElectionView, Time};
+
+use std::time::Duration;
 
 use crate::rng::Rng;
 
@@ -12,8 +14,11 @@ use crate::rng::Rng;
 const STEP: u64 = 10;
 /// Time between two heartbeats of a leader.
 const HEARTBEAT: u64 = 100;
-/// Least and most silence of the leader after which a voter stands, but for its back-off.
-const TIMEOUT: (u64, u64) = (450, 600);
+/// The program's.
+const TIMES: ElectionTimes = ElectionTimes {
+    min: Duration::from_millis(450),
+    max: Duration::from_millis(600),
+};
 /// The length of the load; in its second half new terms must be rare.
 const LOAD: u64 = 120_000;
 /// The calm that takes every back-off away.
@@ -27,12 +32,13 @@ const CALM_GAP_MAX: u64 = 1300;
 
 struct Voter {
     term: u64,
-    /// The time at which a leader's heartbeat last arrived, or this voter last stood.
+    /// The time at which a leader's heartbeat last arrived.
     heard: u64,
-    timeout: u64,
+    /// The time at which it last voted for another.
+    granted: u64,
     held_until: u64,
     leads: bool,
-    backoff: ElectionBackoff,
+    timer: ElectionTimer,
 }
 
 struct Voters {
@@ -89,10 +95,10 @@ impl Voter {
         Voter {
             term: 1,
             heard: 0,
-            timeout: TIMEOUT.0 + rng.below(TIMEOUT.1 - TIMEOUT.0),
+            granted: 0,
             held_until: 0,
             leads: false,
-            backoff: ElectionBackoff::new(Time::ZERO, 1),
+            timer: ElectionTimer::new(TIMES, Time::ZERO, 1, rng.below(1000)),
         }
     }
 }
@@ -126,17 +132,22 @@ impl Voters {
     }
 
     fn act(&mut self, at: usize) {
-        let (now, jitter) = (Time::from_millis(self.now), self.rng.below(500));
+        let (now, draw) = (Time::from_millis(self.now), self.rng.below(1000));
         let voter = &mut self.voters[at];
-        voter.backoff.see(now, voter.term, jitter);
+        let view = ElectionView {
+            term: voter.term,
+            leader_heard: Time::from_millis(voter.heard),
+            vote_granted: Time::from_millis(voter.granted),
+            log_is_behind: false,
+            alone: false,
+        };
         if voter.leads {
             if self.now.is_multiple_of(HEARTBEAT) {
                 self.send_heartbeat(at);
             }
             return;
         }
-        let due = self.now - voter.heard >= voter.timeout;
-        if due && voter.backoff.may_stand(now, Time::from_millis(voter.heard)) {
+        if voter.timer.stands(now, &view, draw) {
             self.stand(at);
         }
     }
@@ -172,18 +183,18 @@ impl Voters {
         let mut votes = 0;
         for (other, v) in self.voters.iter_mut().enumerate() {
             // Who has just heard a leader follows that one.
-            let free = other == at || now - v.heard >= TIMEOUT.0;
+            let free = other == at || now - v.heard >= TIMES.vote_lease().as_millis() as u64;
             if v.held_until <= now && v.term < term && free {
                 v.term = term;
                 v.leads = false;
                 votes += 1;
+                if other != at {
+                    v.granted = now;
+                }
             }
         }
-        let timeout = TIMEOUT.0 + self.rng.below(TIMEOUT.1 - TIMEOUT.0);
-        let (count, voter) = (self.voters.len(), &mut self.voters[at]);
-        (voter.heard, voter.timeout) = (now, timeout);
-        if votes * 2 > count {
-            voter.leads = true;
+        if votes * 2 > self.voters.len() {
+            self.voters[at].leads = true;
             self.send_heartbeat(at);
         }
     }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use openraft::error::RaftError;
-use openraft::raft::AppendEntriesResponse;
 use staves_model::{ClusterId, Incarnation, NodeId, NodeState, Sign, StopReply};
+use tokio::runtime::Handle;
 
 use crate::directory::{Core, Inner};
 use crate::error::DirectoryError;
@@ -123,7 +123,13 @@ impl Inner {
             left
         };
         if self.leads().is_some() {
-            let lead = tokio::time::timeout(patience, self.lead(request.clone())).await;
+            // On the directory's own threads: they would wait for whoever holds the leader's state and is not given a processor.
+            let (inner, request) = (self.clone(), request.clone());
+            let lead = async move { tokio::time::timeout(patience, inner.lead(request)).await };
+            let runtime = self.runtime.get().cloned().unwrap_or_else(Handle::current);
+            let Ok(lead) = runtime.spawn(lead).await else {
+                return Err(TryError::Lost("this node stops".into()));
+            };
             return match lead {
                 Ok(Ok(answer)) => Ok(answer),
                 Ok(Err(LeadError::NotLeader)) => Err(TryError::Elsewhere {
@@ -142,7 +148,8 @@ impl Inner {
             leader: None,
             why: e.to_string(),
         })?;
-        let Some((node, addr)) = self.next_target(core, attempt, hint) else {
+        let turn = self.misses.load(Ordering::Relaxed);
+        let Some((node, addr)) = self.next_target(core, attempt, turn, hint) else {
             return Err(TryError::Elsewhere {
                 leader: None,
                 why: "no other node is known".into(),
@@ -157,7 +164,10 @@ impl Inner {
         let reply = core.network.call(node, &addr, body, patience).await;
         let result = judge(reply, &addr);
         if result.is_err() {
-            self.misses.fetch_add(1, Ordering::Relaxed);
+            // Once for all that failed by the same way, so that all find the one that works.
+            let next = turn.wrapping_add(1);
+            let misses = &self.misses;
+            let _ = misses.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
         }
         result
     }
@@ -167,6 +177,7 @@ impl Inner {
         &self,
         core: &Core,
         attempt: usize,
+        turn: usize,
         hint: Option<(NodeId, String)>,
     ) -> Option<(NodeId, String)> {
         if hint.is_some() {
@@ -204,8 +215,7 @@ impl Inner {
         if others.is_empty() {
             return leader;
         }
-        let turn = self.misses.load(Ordering::Relaxed) % others.len();
-        Some(others.swap_remove(turn))
+        Some(others.swap_remove(turn % others.len()))
     }
 
     /// The leader's id and address, if it is another node than this.
@@ -253,18 +263,23 @@ impl Inner {
             };
         }
         match envelope.body {
-            PeerRequest::Append(rpc) => match core.raft.append_entries(rpc).await {
-                Ok(answer) => {
-                    if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
-                        let now = self.now().0;
-                        self.leader_heard.store(now, Ordering::Relaxed);
-                    }
-                    PeerResponse::Append(answer)
+            PeerRequest::Append(rpc) => {
+                // When it came, however long the disk takes.
+                if rpc.vote >= core.raft.metrics().borrow().vote {
+                    self.leader_heard.store(self.now().0, Ordering::Relaxed);
                 }
-                Err(e) => PeerResponse::Failed(e.to_string()),
-            },
+                match core.raft.append_entries(rpc).await {
+                    Ok(answer) => PeerResponse::Append(answer),
+                    Err(e) => PeerResponse::Failed(e.to_string()),
+                }
+            }
             PeerRequest::Vote(rpc) => match core.raft.vote(rpc).await {
-                Ok(answer) => PeerResponse::Vote(answer),
+                Ok(answer) => {
+                    if answer.vote_granted {
+                        self.vote_granted.store(self.now().0, Ordering::Relaxed);
+                    }
+                    PeerResponse::Vote(answer)
+                }
                 Err(e) => PeerResponse::Failed(e.to_string()),
             },
             PeerRequest::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
@@ -282,6 +297,10 @@ impl Inner {
                     .await
             }
             PeerRequest::Stand { term, heir } => self.stand(term, heir).await,
+            // Life 0 is asked for by who would take this node's place: this process has it, hanging or not.
+            PeerRequest::Ping { incarnation } if incarnation.0 != 0 && self.hangs() => {
+                PeerResponse::Failed("the node that it belongs to does nothing any more".into())
+            }
             PeerRequest::Ping { .. } => match self.life() {
                 Ok((_, incarnation)) => PeerResponse::Pong {
                     incarnation,
@@ -296,6 +315,21 @@ impl Inner {
             } => {
                 let sign = self.probe(node, incarnation, &addr, PROBED).await;
                 PeerResponse::Probed { sign }
+            }
+            PeerRequest::Relay {
+                addr,
+                envelope,
+                budget_ms,
+            } => {
+                if !core.network.is_known(&addr) {
+                    return PeerResponse::Failed(format!("no node is known to be at {addr}"));
+                }
+                let budget = Duration::from_millis(budget_ms.into());
+                let passed = self.transport.call(None, &addr, envelope.into(), budget);
+                match passed.await {
+                    Ok(answer) => PeerResponse::Relayed(answer.into()),
+                    Err(e) => PeerResponse::Failed(e.to_string()),
+                }
             }
         }
     }
@@ -327,6 +361,9 @@ impl Inner {
         let Some((node, addr)) = leader else {
             return PeerResponse::NotLeader { leader: None };
         };
+        if self.unreachable.lock().contains(&node) {
+            return PeerResponse::NotLeader { leader: None };
+        }
         if hops == 0 {
             return PeerResponse::NotLeader {
                 leader: Some((node, addr)),

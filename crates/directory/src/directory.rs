@@ -13,6 +13,7 @@ use staves_model::{
     ClusterId, ClusterMap, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest,
     NodeId, Outcome, OwnStop, Revision, StopState, StopTimes, Time,
 };
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -52,7 +53,7 @@ pub(crate) struct Inner {
     pub lease_requests: Mutex<Option<mpsc::Receiver<PendingLease>>>,
     pub seen_at: SeenAt,
     /// Nodes that do not answer this node's pings: requests go through others.
-    pub unreachable: Mutex<BTreeSet<NodeId>>,
+    pub unreachable: Arc<Mutex<BTreeSet<NodeId>>>,
     /// Nodes that do not answer pings, with the time of each one's last answer.
     pub silent: Mutex<BTreeMap<NodeId, Time>>,
     /// Raised with each request that failed, so that the next one takes another path.
@@ -69,6 +70,12 @@ pub(crate) struct Inner {
     pub handing_over: AtomicBool,
     /// The time of the last message from a leader, in nanoseconds of [`Inner::now`].
     pub leader_heard: AtomicU64,
+    /// The time at which this node last gave its vote to another, likewise.
+    pub vote_granted: AtomicU64,
+    /// The time of the last [`Directory::works`], likewise; 0 before the first.
+    pub worked: AtomicU64,
+    /// The runtime that the directory was started on.
+    pub runtime: OnceLock<Handle>,
     pub tasks: Mutex<Vec<JoinHandle<()>>>,
     origin: Instant,
 }
@@ -89,6 +96,10 @@ impl Core {
         metrics.membership_config.membership().voter_ids().collect()
     }
 }
+
+/// The directory may have threads of its own, that live when all others hang: a node that has done nothing for so long is not alive.
+/// One that is only starved of processor time is back sooner.
+pub const HANG: Duration = Duration::from_secs(3);
 
 /// This node's identity, in this life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -188,7 +199,7 @@ impl Directory {
             lease_queue,
             lease_requests: Mutex::new(Some(lease_requests)),
             seen_at: SeenAt::default(),
-            unreachable: Mutex::default(),
+            unreachable: Arc::default(),
             silent: Mutex::default(),
             misses: AtomicUsize::new(0),
             leaving: AtomicBool::new(false),
@@ -197,6 +208,9 @@ impl Directory {
             former,
             handing_over: AtomicBool::new(false),
             leader_heard: AtomicU64::new(0),
+            vote_granted: AtomicU64::new(0),
+            worked: AtomicU64::new(0),
+            runtime: OnceLock::new(),
             tasks: Mutex::default(),
             origin: Instant::now(),
         };
@@ -224,6 +238,13 @@ impl Directory {
     /// The leader, as far as this node knows.
     pub fn leader(&self) -> Option<NodeId> {
         self.inner.metrics().and_then(|m| m.current_leader)
+    }
+
+    /// The node that the directory belongs to says that it still does its work. Once it has said so, it must again and again: after
+    /// [`HANG`] without a word this node answers no ping, and is declared dead.
+    pub fn works(&self) {
+        let now = self.inner.now().0;
+        self.inner.worked.store(now, Ordering::Relaxed);
     }
 
     /// Proposes a change; returns once it took effect and a majority has it on disk.
@@ -434,6 +455,12 @@ impl Inner {
         Time(self.origin.elapsed().as_nanos() as u64)
     }
 
+    /// True if the node that the directory belongs to hangs ([`Directory::works`]).
+    pub fn hangs(&self) -> bool {
+        let worked = self.worked.load(Ordering::Relaxed);
+        worked != 0 && self.now().since(Time(worked)) > HANG
+    }
+
     /// This node's account of its own stop.
     pub fn stop_state(&self) -> StopState {
         let own_stop = self.own_stop.lock();
@@ -446,12 +473,13 @@ impl Inner {
             .map(|core| core.raft.metrics().borrow().clone())
     }
 
-    /// Raft's term if this node leads in it, as far as it knows.
+    /// Raft's term if this node leads in it, as far as it knows. One that hangs does not: another takes over.
     pub fn leads(&self) -> Option<u64> {
         let core = self.core.get()?;
         let metrics = core.raft.metrics();
         let m = metrics.borrow();
-        (m.state == ServerState::Leader && m.running_state.is_ok()).then_some(m.current_term)
+        let leads = m.state == ServerState::Leader && m.running_state.is_ok() && !self.hangs();
+        leads.then_some(m.current_term)
     }
 
     pub fn map(&self) -> Arc<ClusterMap> {

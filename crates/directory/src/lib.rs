@@ -13,7 +13,7 @@
 //! epochs and placement, `detector`: deaths, `lease`: the lease book) and proposes what they want;
 //! `membership` makes Raft's voters and learners follow the map, as `voters` plans it; a leader that leaves
 //! hands its leadership over (`leadership_transfer`); where leaders do not last, candidacies are held back
-//! (`election_backoff`). Every node's `pinger` brings the detector its evidence.
+//! (`elections`). Every node's `pinger` brings the detector its evidence.
 //!
 //! **Invariants.**
 //! - Vote and log entries are on disk before they are acknowledged; a node without a data folder has a new
@@ -39,7 +39,7 @@
 
 mod ask;
 mod directory;
-mod election_backoff;
+mod elections;
 mod error;
 mod fatal;
 mod folder_owner;
@@ -63,7 +63,7 @@ mod types;
 mod voters;
 mod waiting;
 
-pub use directory::{Directory, Granted, Left, Life, Status};
+pub use directory::{Directory, Granted, HANG, Left, Life, Status};
 pub use error::{DirectoryError, StoreError};
 pub use message::VERSION as MESSAGE_VERSION;
 pub use options::{Options, Times};

@@ -25,7 +25,8 @@ use crate::types::{Applied, Proposal, Types};
 ///    must go by the same rules.
 /// 5. The answer to a ping says whether the node stops.
 /// 6. Members are (node, disk, life), and their calls are one request.
-pub const VERSION: u8 = 6;
+/// 7. Nodes pass on what is meant for one that its sender does not reach.
+pub const VERSION: u8 = 7;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
@@ -65,6 +66,12 @@ pub(crate) enum PeerRequest {
         node: NodeId,
         incarnation: Incarnation,
         addr: String,
+    },
+    /// Pass this envelope on to a node that the sender does not reach, and its answer back.
+    Relay {
+        addr: String,
+        envelope: Vec<u8>,
+        budget_ms: u32,
     },
 }
 
@@ -204,6 +211,8 @@ pub(crate) enum PeerResponse {
     Probed {
         sign: Sign,
     },
+    /// The answer to what was passed on.
+    Relayed(Vec<u8>),
     /// Another node lives at this address, or the receiver is of another cluster.
     Misdirected {
         cluster: ClusterId,

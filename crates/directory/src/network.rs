@@ -1,10 +1,12 @@
 //! Raft's requests over the node's transport.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use openraft::error::{
     InstallSnapshotError, NetworkError, RPCError, RaftError, RemoteError, Unreachable,
 };
@@ -15,8 +17,9 @@ use openraft::raft::{
 };
 use openraft::{AnyError, BasicNode};
 use parking_lot::Mutex;
-use staves_model::{ClusterId, ClusterMap, Incarnation, NodeId};
+use staves_model::{ClusterId, ClusterMap, Incarnation, Node, NodeId, NodeState};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::message::{Envelope, PeerRequest, PeerResponse, VERSION, decode, encode};
 use crate::transport::{Transport, TransportError};
@@ -24,6 +27,18 @@ use crate::types::Types;
 
 /// The time for which an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
 const BACKOFF: Duration = Duration::from_millis(100);
+
+/// A message whose answer takes longer goes another way as well: half the time between a heartbeat and an election is left.
+const HEDGE: Duration = Duration::from_millis(75);
+
+/// Most ways that one message goes: straight, and through other nodes.
+const WAYS_MAX: usize = 3;
+
+/// A longer message goes one way only.
+const HEDGED_BYTES_MAX: usize = 64 << 10;
+
+/// The time for which other nodes pass on what is meant for a node that did not answer. Then it is tried straight again.
+const DETOUR: Duration = Duration::from_secs(1);
 
 /// The addresses that starting nodes gave, until the map has them: (address, life in the map then). An address is no proof
 /// of life: a message names its receiver, and a ping's answer the life that gave it.
@@ -37,6 +52,10 @@ pub(crate) struct Network {
     pub seen_at: SeenAt,
     pub cluster: ClusterId,
     pub me: NodeId,
+    /// A voter refused this node's candidacy, and its log is longer than this node's.
+    pub log_is_behind: Arc<AtomicBool>,
+    /// Nodes that did not answer this one's last pings.
+    pub unreachable: Arc<Mutex<BTreeSet<NodeId>>>,
 }
 
 impl Network {
@@ -50,6 +69,13 @@ impl Network {
             Some((addr, life)) if *life == known.incarnation => addr.clone(),
             _ => known.native.clone(),
         }
+    }
+
+    /// True if a node is, or says that it is, at this address.
+    pub fn is_known(&self, addr: &str) -> bool {
+        let map = self.map.borrow();
+        let said = |seen: &BTreeMap<_, (String, _)>| seen.values().any(|(seen, _)| seen == addr);
+        map.nodes.values().any(|n| n.native == addr) || said(&self.seen_at.lock())
     }
 
     /// Drops the address that a starting node gave: it has not come up there, or a process on a copy of its folder gave
@@ -69,18 +95,18 @@ impl Network {
         body: PeerRequest,
         deadline: Duration,
     ) -> impl Future<Output = Result<PeerResponse, TransportError>> + Send + use<> {
-        let envelope = Envelope {
-            version: VERSION,
-            cluster: self.cluster,
-            from: self.me,
-            to,
-            body,
-        };
+        self.send(to, addr.to_owned(), self.envelope(to, body), deadline)
+    }
+
+    fn send(
+        &self,
+        to: NodeId,
+        addr: String,
+        envelope: Bytes,
+        deadline: Duration,
+    ) -> impl Future<Output = Result<PeerResponse, TransportError>> + Send + use<> {
         let target = (to != NodeId(0)).then_some(to);
-        let addr = addr.to_owned();
-        let call = self
-            .transport
-            .call(target, &addr, encode(&envelope), deadline);
+        let call = self.transport.call(target, &addr, envelope, deadline);
         async move {
             // The transport must keep the deadline; that nothing waits for ever must not rest on it.
             let bytes = tokio::time::timeout(deadline, call)
@@ -97,6 +123,60 @@ impl Network {
             })
         }
     }
+
+    fn envelope(&self, to: NodeId, body: PeerRequest) -> Bytes {
+        encode(&Envelope {
+            version: VERSION,
+            cluster: self.cluster,
+            from: self.me,
+            to,
+            body,
+        })
+    }
+
+    /// Sends an envelope by way of another node, which may reach its receiver where this one does not. Each `turn` asks
+    /// another. `None` if there is no other.
+    fn send_through(
+        &self,
+        turn: usize,
+        (to, addr): (NodeId, String),
+        envelope: &Bytes,
+        deadline: Duration,
+    ) -> Option<impl Future<Output = Result<PeerResponse, TransportError>> + Send + use<>> {
+        let (via, via_addr) = self.relay(turn, to)?;
+        let relay = PeerRequest::Relay {
+            addr: addr.clone(),
+            envelope: envelope.to_vec(),
+            budget_ms: deadline.as_millis() as u32,
+        };
+        let relayed = self.call(via, &via_addr, relay, deadline);
+        let broken = move |reason: String| TransportError::Broken {
+            addr,
+            reason: format!("asked through {via_addr}: {reason}"),
+        };
+        Some(async move {
+            match relayed.await? {
+                PeerResponse::Relayed(answer) => {
+                    decode(&answer).map_err(|e| broken(format!("its answer cannot be read: {e}")))
+                }
+                PeerResponse::Failed(reason) => Err(broken(reason)),
+                _ => Err(broken("it answered something else than was asked".into())),
+            }
+        })
+    }
+
+    fn relay(&self, turn: usize, to: NodeId) -> Option<(NodeId, String)> {
+        let (map, unreachable) = (self.map.borrow().clone(), self.unreachable.lock().clone());
+        let reached = |n: &&Node| {
+            n.state == NodeState::Up
+                && n.id != self.me
+                && n.id != to
+                && !unreachable.contains(&n.id)
+        };
+        let nodes: Vec<_> = map.nodes.values().filter(reached).collect();
+        let via = nodes.get(turn.checked_rem(nodes.len())?)?;
+        Some((via.id, self.address(via.id, &via.native)))
+    }
 }
 
 impl RaftNetworkFactory<Types> for Network {
@@ -107,6 +187,9 @@ impl RaftNetworkFactory<Types> for Network {
             network: self.clone(),
             target,
             addr: node.addr.clone(),
+            asked: false,
+            detour: None,
+            turn: 0,
         }
     }
 }
@@ -116,21 +199,28 @@ pub(crate) struct RaftLink {
     network: Network,
     target: NodeId,
     addr: String,
+    /// A request is under way, or was given up by whoever waited for it.
+    asked: bool,
+    /// The time until which other nodes pass on what is said here.
+    detour: Option<Instant>,
+    /// Counts the other nodes that could not.
+    turn: usize,
 }
 
 type Failed<E> = RPCError<NodeId, BasicNode, E>;
 
 impl RaftLink {
     async fn call<E: std::error::Error>(
-        &self,
+        &mut self,
         body: PeerRequest,
         option: RPCOption,
     ) -> Result<PeerResponse, Failed<E>> {
+        if std::mem::replace(&mut self.asked, true) {
+            self.nobody_answered();
+        }
         let addr = self.network.address(self.target, &self.addr);
-        let result = self
-            .network
-            .call(self.target, &addr, body, option.hard_ttl())
-            .await;
+        let result = self.any_way(&addr, body, option.hard_ttl()).await;
+        self.asked = false;
         if let Ok(PeerResponse::Misdirected { .. }) | Err(TransportError::Refused { .. }) = &result
         {
             self.network.is_not_at(self.target, &addr);
@@ -147,9 +237,92 @@ impl RaftLink {
                 Err(NetworkError::new(&AnyError::error(reason)).into())
             }
             Ok(reply) => Ok(reply),
-            Err(e @ TransportError::Refused { .. }) => Err(Unreachable::new(&e).into()),
-            Err(e) => Err(NetworkError::new(&e).into()),
+            Err(e @ TransportError::TimedOut { .. }) => Err(NetworkError::new(&e).into()),
+            // It did not take long: a rest before the next.
+            Err(e) => Err(Unreachable::new(&e).into()),
         }
+    }
+
+    /// Sends straight, or through the node that last passed something on; and, while no answer comes, other ways as well:
+    /// all that Raft says may arrive twice.
+    async fn any_way(
+        &mut self,
+        addr: &str,
+        body: PeerRequest,
+        deadline: Duration,
+    ) -> Result<PeerResponse, TransportError> {
+        let begun = Instant::now();
+        let envelope = self.network.envelope(self.target, body);
+        let ways = match envelope.len() <= HEDGED_BYTES_MAX {
+            true => WAYS_MAX,
+            false => 1,
+        };
+        let straight = self.goes_straight();
+        let mut under_way = JoinSet::new();
+        let mut last = Err(TransportError::TimedOut {
+            addr: addr.to_owned(),
+            waited: deadline,
+        });
+        for way in 0.. {
+            let left = deadline.saturating_sub(begun.elapsed());
+            let (to, turn) = ((self.target, addr.to_owned()), self.turn + way);
+            let relayed = match way {
+                0 if straight => None,
+                way if way >= ways => None,
+                _ => self.network.send_through(turn, to.clone(), &envelope, left),
+            };
+            if let Some(call) = relayed {
+                under_way.spawn(async move { (Some(turn), call.await) });
+            } else if way == 0 {
+                let call = self.network.send(to.0, to.1, envelope.clone(), left);
+                under_way.spawn(async move { (None, call.await) });
+            }
+            let patience = if way + 1 < ways { HEDGE } else { left };
+            match tokio::time::timeout(patience, under_way.join_next()).await {
+                Ok(Some(Ok((through, Ok(answer))))) => {
+                    self.answered(through);
+                    return Ok(answer);
+                }
+                // Nobody is there: others would not find anybody either.
+                Ok(Some(Ok((None, refused @ Err(TransportError::Refused { .. }))))) => {
+                    return refused;
+                }
+                Ok(Some(Ok((_, failed)))) => last = failed,
+                Ok(Some(Err(_))) | Err(_) => {}
+                Ok(None) => break,
+            }
+            if begun.elapsed() >= deadline {
+                break;
+            }
+        }
+        self.nobody_answered();
+        last
+    }
+
+    fn answered(&mut self, through: Option<usize>) {
+        if let Some(turn) = through {
+            self.turn = turn;
+            self.detour.get_or_insert_with(|| Instant::now() + DETOUR);
+        }
+    }
+
+    /// The next message begins with another way.
+    fn nobody_answered(&mut self) {
+        match self.detour {
+            None => self.detour = Some(Instant::now() + DETOUR),
+            Some(_) => self.turn += 1,
+        }
+    }
+
+    /// A detour ends when its time is over and the node answers pings.
+    fn goes_straight(&mut self) -> bool {
+        let now = Instant::now();
+        if self.network.unreachable.lock().contains(&self.target) {
+            self.detour = Some(now + DETOUR);
+        } else if self.detour.is_some_and(|until| until <= now) {
+            self.detour = None;
+        }
+        self.detour.is_none()
     }
 
     fn unexpected<E: std::error::Error>(&self) -> Failed<E> {
@@ -193,8 +366,14 @@ impl RaftNetwork<Types> for RaftLink {
         rpc: VoteRequest<NodeId>,
         option: RPCOption,
     ) -> Result<VoteResponse<NodeId>, Failed<RaftError<NodeId>>> {
+        let mine = rpc.last_log_id;
         match self.call(PeerRequest::Vote(rpc), option).await? {
-            PeerResponse::Vote(answer) => Ok(answer),
+            PeerResponse::Vote(answer) => {
+                if !answer.vote_granted && answer.last_log_id > mine {
+                    self.network.log_is_behind.store(true, Ordering::Relaxed);
+                }
+                Ok(answer)
+            }
             _ => Err(self.unexpected()),
         }
     }
@@ -232,11 +411,13 @@ mod tests {
             seen_at: SeenAt::default(),
             cluster: ClusterId(7),
             me: NodeId(1),
+            log_is_behind: Arc::default(),
+            unreachable: Arc::default(),
         };
         let said = ("copy:1600".to_owned(), life);
         network.seen_at.lock().insert(node, said);
         assert_eq!(network.address(node, ""), "copy:1600");
-        let link = network.new_client(node, &BasicNode::new("b:1600")).await;
+        let mut link = network.new_client(node, &BasicNode::new("b:1600")).await;
         let option = RPCOption::new(Duration::from_secs(20));
         let asked = link
             .call::<RaftError<NodeId>>(PeerRequest::Ping { incarnation: life }, option)

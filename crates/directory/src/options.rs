@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use staves_model::{Change, NodeFacts};
+use staves_model::{Change, ElectionTimes, NodeFacts};
 
 use crate::error::{DirectoryError, StoreError};
 
@@ -30,22 +30,17 @@ pub struct Options {
 
 /// The directory's share of the budget from a kill to resumed writes (at most 2 s).
 ///
-/// openraft keeps a leader lease of its own: a follower refuses to vote until `raft_election_max` has
-/// passed without a word from the leader, and stands for election one random election time later. So
-/// with the defaults a new leader stands 450 to 600 ms after the old one's last word. The heartbeat goes
-/// at every tick, which openraft makes 1.5 x `raft_heartbeat`: 150 ms. It also waits no longer than
-/// `raft_heartbeat` for the answer to an append or a confirmation: too short a time, and a leader on a busy
-/// machine orders nothing at all.
+/// A new leader stands for election 450 to 600 ms after the old one's last word. The answers to appends, confirmations and
+/// candidacies are waited for as long as a voter refuses its vote to others, 300 ms: too short a time, and a leader
+/// on a busy machine orders nothing at all.
 #[derive(Clone, Debug)]
 pub struct Times {
     /// The leases of data buckets.
     pub lease: Duration,
-    /// openraft's heartbeat interval, also how long it waits for the answer to one append.
-    pub raft_heartbeat: Duration,
-    /// Least random election time.
-    pub raft_election_min: Duration,
-    /// Most random election time, and openraft's leader lease.
-    pub raft_election_max: Duration,
+    /// The period of the leader's heartbeats.
+    pub heartbeat: Duration,
+    /// The silence of the leader after which a voter stands for election.
+    pub election: ElectionTimes,
     /// The period of the leader's rounds.
     pub tick: Duration,
     /// The period of a node's pings.
@@ -64,9 +59,11 @@ impl Default for Times {
     fn default() -> Times {
         Times {
             lease: Duration::from_millis(500),
-            raft_heartbeat: Duration::from_millis(100),
-            raft_election_min: Duration::from_millis(150),
-            raft_election_max: Duration::from_millis(300),
+            heartbeat: Duration::from_millis(150),
+            election: ElectionTimes {
+                min: Duration::from_millis(450),
+                max: Duration::from_millis(600),
+            },
             tick: Duration::from_millis(50),
             ping: Duration::from_millis(100),
             suspicion: Duration::from_millis(350),
@@ -111,12 +108,16 @@ impl Options {
             );
             return Err(DirectoryError::Options { reason });
         }
-        let ms = |d: Duration| d.as_millis() as u64;
+        let vote_lease = self.times.election.vote_lease().as_millis() as u64;
         let config = openraft::Config {
             cluster_name: "staves".into(),
-            heartbeat_interval: ms(self.times.raft_heartbeat),
-            election_timeout_min: ms(self.times.raft_election_min),
-            election_timeout_max: ms(self.times.raft_election_max),
+            // Its timers are off (`elections`). What is left of these: the wait for the answer to an append, the wait for a
+            // vote, and the lease of a vote, and openraft wants them in this order.
+            enable_heartbeat: false,
+            enable_elect: false,
+            heartbeat_interval: vote_lease.saturating_sub(2),
+            election_timeout_min: vote_lease.saturating_sub(1),
+            election_timeout_max: vote_lease,
             install_snapshot_timeout: 2_000,
             max_payload_entries: 64,
             snapshot_max_chunk_size: 512 << 10,

@@ -114,7 +114,7 @@ impl Inner {
         let Ok((node, incarnation)) = self.life() else {
             return;
         };
-        if self.leaving.load(Ordering::Acquire) {
+        if self.leaving.load(Ordering::Acquire) || self.hangs() {
             return;
         }
         tracing::warn!("the cluster took this node for dead; it says that it lives");

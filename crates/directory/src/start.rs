@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use openraft::BasicNode;
 use openraft::error::{InitializeError, RaftError};
 use staves_model::{ClusterId, Incarnation, NodeId, PoolId};
+use tokio::runtime::Handle;
 
 use crate::ask::{NO_CLUSTER, ask_to_join};
 use crate::directory::{Core, Inner, Life, not_running, unexpected};
@@ -23,7 +24,7 @@ use crate::network::Network;
 use crate::store::Identity;
 use crate::types::{Applied, Proposal, Raft};
 use crate::waiting::WaitNotice;
-use crate::{election_backoff, fatal, leader, lease_batcher, membership, pinger};
+use crate::{elections, fatal, leader, lease_batcher, membership, pinger};
 
 /// The id of the node that makes a cluster: the map hands out ids from here.
 const FOUNDER: NodeId = NodeId(1);
@@ -39,6 +40,7 @@ const JOIN_REST: Duration = Duration::from_millis(100);
 impl Inner {
     pub(crate) async fn start(self: Arc<Self>) -> Result<Life, DirectoryError> {
         let begun = Instant::now();
+        self.runtime.get_or_init(Handle::current);
         let nonce = rand::random();
         let mut life = None;
         let identity = match self.store.identity() {
@@ -214,7 +216,12 @@ impl Inner {
             })
             .map_err(|_| twice())?;
         self.spawn(fatal::run(self.clone()));
-        self.spawn(election_backoff::run(self.clone()));
+        let times = &self.options.times;
+        self.spawn(elections::run(
+            self.clone(),
+            times.election,
+            times.heartbeat,
+        ));
         self.spawn(lease_batcher::run(self.clone(), queue));
         self.spawn(leader::run(self.clone()));
         self.spawn(membership::run(self.clone()));
@@ -269,6 +276,8 @@ impl Inner {
             seen_at: self.seen_at.clone(),
             cluster,
             me,
+            log_is_behind: Arc::default(),
+            unreachable: self.unreachable.clone(),
         }
     }
 

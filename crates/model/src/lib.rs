@@ -17,7 +17,7 @@
 //!
 //! **Layout.** `ids`, `time`, `scheme`: the words. `map`: the state. `change`: its rules. `ring`:
 //! placement. `detector`, `planner`, `lease`, `stop_book`: the directory leader's own machines. `pinger`,
-//! `election_backoff`: those of every node. `policy`: the rules asked before
+//! `election_timer`: those of every node. `policy`: the rules asked before
 //! pools, drains, stops and loads. `mutant`: the planted bugs, compiled in for the simulator only.
 //! `testing`: small clusters for the tests of all crates. Read `map`, then `change`.
 //!
@@ -27,7 +27,7 @@ mod call;
 pub mod capacity;
 pub mod change;
 pub mod detector;
-mod election_backoff;
+mod election_timer;
 mod files;
 mod ids;
 mod kind;
@@ -48,7 +48,7 @@ pub mod units;
 pub use call::DirectoryCall;
 pub use change::{Change, NAME_BYTES_MAX, NewEpoch, NewHoldings, NodeFacts, Outcome, Refusal};
 pub use detector::{Detector, DetectorConfig, Evidence, Sign, whom_to_ping};
-pub use election_backoff::ElectionBackoff;
+pub use election_timer::{ElectionTimer, ElectionTimes, ElectionView};
 pub use files::{
     DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, PIN_TEXT_BYTES_MAX, PINS_MAX, Pin,
     SOURCE_BYTES_MAX, STRETCH_BLOCKS, bucket_of,

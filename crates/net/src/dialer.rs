@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use staves_wire::Message;
+use tokio::runtime::Handle;
 
 use crate::connection::Connection;
 use crate::error::NetError;
@@ -20,6 +21,8 @@ pub struct Dialer {
     identity: Identity,
     options: Options,
     failure_kept: Duration,
+    /// The runtime of the connections; `None` is that of whoever asks first.
+    runtime: Option<Handle>,
     slots: Mutex<BTreeMap<String, Arc<Slot>>>,
 }
 
@@ -41,8 +44,15 @@ impl Dialer {
             identity,
             options,
             failure_kept,
+            runtime: None,
             slots: Mutex::default(),
         }
+    }
+
+    /// Serves its connections on this runtime.
+    pub fn on(mut self, runtime: Handle) -> Dialer {
+        self.runtime = Some(runtime);
+        self
     }
 
     /// Asks whoever is at the address.
@@ -91,7 +101,8 @@ impl Dialer {
         // On a task of its own: whoever asks may give up sooner, and the next who asks wants it.
         let (addr, identity, options) =
             (addr.to_owned(), self.identity.clone(), self.options.clone());
-        let opening = tokio::spawn(async move {
+        let runtime = self.runtime.clone().unwrap_or_else(Handle::current);
+        let opening = runtime.spawn(async move {
             let opened = Connection::open(&addr, &identity, &options).await;
             *state = match &opened {
                 Ok(connection) => DialState::Open(connection.clone()),

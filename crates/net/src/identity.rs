@@ -7,7 +7,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 use staves_model::{ClusterId, Incarnation, NodeId};
 use staves_wire::frame::{VERSION_MAX, VERSION_MIN};
-use staves_wire::hello::{Hello, Role};
+use staves_wire::hello::{self, Hello, Role};
 
 /// Cluster, node and life; zeroes for what is not known or does not apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,6 +26,7 @@ pub struct Identity {
     role: Role,
     who: Arc<RwLock<Who>>,
     credentials: Bytes,
+    features: u64,
 }
 
 impl Identity {
@@ -61,7 +62,14 @@ impl Identity {
             role,
             who: Arc::new(RwLock::new(who)),
             credentials: Bytes::new(),
+            features: 0,
         }
+    }
+
+    /// For connections that carry the directory's messages ([`hello::DIRECTORY`]).
+    pub fn for_directory(mut self) -> Identity {
+        self.features |= hello::DIRECTORY;
+        self
     }
 
     /// With credentials to show.
@@ -90,7 +98,7 @@ impl Identity {
             role: self.role,
             version_min: VERSION_MIN,
             version_max: VERSION_MAX,
-            features: 0,
+            features: self.features,
             credentials: self.credentials.clone(),
         }
     }

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -38,6 +39,11 @@ pub trait Handler: Send + Sync + 'static {
     /// Admits or rejects the connection. Version and cluster have been checked.
     fn admit(&self, _hello: &Hello) -> Result<(), ErrorPacket> {
         Ok(())
+    }
+
+    /// The runtime that serves the connection; `None` is the one that accepted it.
+    fn runtime(&self, _hello: &Hello) -> Option<Handle> {
+        None
     }
 
     /// Messages of the group protocol. Only nodes may send them.
@@ -177,7 +183,7 @@ async fn session<H: Handler>(
     shared: Arc<ServerShared<H>>,
     stopping: watch::Receiver<bool>,
 ) {
-    match serve(socket, addr, &shared, stopping).await {
+    match serve(socket, addr, shared, stopping).await {
         Ok(()) => tracing::debug!(%addr, "connection ended"),
         Err(reason) => tracing::debug!(%addr, %reason, "connection ended"),
     }

@@ -11,6 +11,7 @@ use staves_wire::{ErrorCode, ErrorPacket, Kind, Message, Opcode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use crate::connection::{READ_BYTES, Turn};
 use crate::outbox::Outbox;
@@ -21,7 +22,7 @@ use crate::server::{Handler, PeerInfo, ServerShared};
 pub(crate) async fn serve<H: Handler>(
     mut socket: TcpStream,
     addr: SocketAddr,
-    shared: &ServerShared<H>,
+    shared: Arc<ServerShared<H>>,
     stopping: watch::Receiver<bool>,
 ) -> Result<(), String> {
     let options = &shared.options;
@@ -36,7 +37,7 @@ pub(crate) async fn serve<H: Handler>(
     };
     let hello = tokio::time::timeout(
         options.connect_timeout,
-        greet(&mut socket, &mut input, shared),
+        greet(&mut socket, &mut input, &shared),
     );
     let hello = hello
         .await
@@ -46,7 +47,30 @@ pub(crate) async fn serve<H: Handler>(
         hello,
         connection: shared.next_connection(),
     };
+    let Some(runtime) = shared.handler.runtime(&peer.hello) else {
+        return converse(socket, input, peer, &shared, stopping).await;
+    };
+    // A socket belongs to the runtime that waits for it.
+    let socket = socket.into_std().map_err(|error| error.to_string())?;
+    let mut there = JoinSet::new();
+    let session = async move {
+        let socket = TcpStream::from_std(socket).map_err(|error| error.to_string())?;
+        converse(socket, input, peer, &shared, stopping).await
+    };
+    there.spawn_on(session, &runtime);
+    let ended = there.join_next().await.and_then(Result::ok);
+    ended.unwrap_or_else(|| Err("its runtime ended".to_owned()))
+}
 
+/// Everything after the hello.
+async fn converse<H: Handler>(
+    socket: TcpStream,
+    mut input: Input,
+    peer: PeerInfo,
+    shared: &ServerShared<H>,
+    stopping: watch::Receiver<bool>,
+) -> Result<(), String> {
+    let options = &shared.options;
     let (mut reading, writing) = socket.into_split();
     let session = Session {
         shared,
@@ -291,6 +315,11 @@ impl<H: Handler> Session<'_, H> {
         }
         if self.peer.hello.role != Role::Node && is_for_nodes(opcode) {
             let text = format!("{} is for nodes of the cluster only", opcode.word());
+            self.refuse(header.request, ErrorCode::Denied, text);
+            return Ok(());
+        }
+        if self.peer.hello.is_of_directory() && !matches!(opcode, Opcode::Raft | Opcode::Ping) {
+            let text = format!("{} is none of the directory's messages", opcode.word());
             self.refuse(header.request, ErrorCode::Denied, text);
             return Ok(());
         }

@@ -129,7 +129,7 @@ keys! {
     ping_ms: Millis = "100", "How often neighbours are pinged.";
     suspicion_ms: Millis = "350", "How long a neighbour may be silent before it is suspected.";
     heartbeat_ms: Millis = "150", "How often the directory's leader shows that it lives.";
-    election_min_ms: Millis = "300", "The directory elects a new leader after a silence between the mean of election_min_ms and election_max_ms (450 ms by default) and election_max_ms.";
+    election_min_ms: Millis = "450", "The shortest silence of the directory's leader before an election. Two thirds of it are also how long a node waits for the answer of another in the directory.";
     election_max_ms: Millis = "600", "The longest silence of the directory's leader before an election, unless elections follow each other quickly.";
 }
 

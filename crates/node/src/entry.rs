@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use staves_directory::{Directory, DirectoryError, Life};
 use staves_model::ClusterId;
+use tokio::runtime::Handle;
 
 use crate::config::{Config, Endpoint};
 use crate::links::DirectoryLinks;
@@ -56,9 +57,12 @@ pub(crate) async fn enter(
     config: &Config,
     links: &Arc<DirectoryLinks>,
     directory: &Directory,
+    liveness: &Handle,
 ) -> Result<Life, StartError> {
     same_cluster(config, links, directory.cluster_of_folder()).await?;
-    let life = directory.start().await;
+    let directory = directory.clone();
+    let life = liveness.spawn(async move { directory.start().await }).await;
+    let life = life.map_err(|error| StartError::Runtime(error.into()))?;
     life.map_err(|error| start::start_error(config, error))
 }
 

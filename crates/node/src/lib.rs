@@ -47,6 +47,7 @@ pub mod group_state;
 mod host;
 mod leave;
 mod links;
+mod liveness;
 pub mod metrics;
 mod native;
 mod node;

@@ -11,6 +11,7 @@ use staves_model::{ClusterId, NodeId};
 use staves_net::{Connection, Dialer, Identity, NetError, Options, Who};
 use staves_wire::Message;
 use staves_wire::directory::{Raft, RaftAnswer, RaftKind};
+use tokio::runtime::Handle;
 
 /// After a failure, whoever wants the address next is told so for this long.
 const FAILURE_KEPT: Duration = Duration::from_millis(30);
@@ -25,14 +26,15 @@ pub(crate) struct DirectoryLinks {
 }
 
 impl DirectoryLinks {
-    /// No connections yet.
-    pub(crate) fn new(identity: Identity) -> Arc<DirectoryLinks> {
+    /// No connections yet; they are served on this runtime.
+    pub(crate) fn new(identity: Identity, runtime: Handle) -> Arc<DirectoryLinks> {
         let options = Options {
             connect_timeout: CONNECT,
             silence_max: Duration::from_secs(1),
             ..Options::default()
         };
-        let dialer = Dialer::new(identity, options.clone(), FAILURE_KEPT);
+        let dialer =
+            Dialer::new(identity.for_directory(), options.clone(), FAILURE_KEPT).on(runtime);
         Arc::new(DirectoryLinks { options, dialer })
     }
 

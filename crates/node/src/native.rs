@@ -21,9 +21,10 @@ use staves_net::{Handler, NetError, PeerInfo, Reply};
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
 use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed, RaftAnswer, Report};
 use staves_wire::group::GroupEnvelope;
-use staves_wire::hello::Role;
+use staves_wire::hello::{Hello, Role};
 use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
+use tokio::runtime::Handle;
 
 use self::batch::Asker;
 use crate::entry::Entry;
@@ -39,9 +40,15 @@ const MAP_WAIT_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct NativeDoor {
     pub(crate) directory: Directory,
     pub(crate) running: Arc<Entry>,
+    /// The runtime that serves all other connections than the directory's. The door itself is on the directory's.
+    pub(crate) ordinary: Handle,
 }
 
 impl Handler for NativeDoor {
+    fn runtime(&self, hello: &Hello) -> Option<Handle> {
+        (!hello.is_of_directory()).then(|| self.ordinary.clone())
+    }
+
     fn group(&self, _peer: &PeerInfo, batch: Vec<GroupEnvelope>) {
         // While the node starts it is no member of anything; whoever thinks so says it again.
         let Some(running) = self.running.get() else {
@@ -99,7 +106,11 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
         Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
         Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
         Message::Propose(proposal) => propose(running, peer, proposal, reply),
-        Message::Report(report) => hear(running, report, reply),
+        // Passed on to the directory's leader (row D5).
+        Message::Report(Report { seen, .. }) => {
+            seen.into_iter().for_each(|e| running.witness.heard(e));
+            reply.send(&Message::Done);
+        }
         other => {
             let text = format!(
                 "'{}' is not asked of a node on its own: nodes say it through the directory's messages",
@@ -269,10 +280,8 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
     let change = match postcard::from_bytes::<Change>(&proposal.change) {
         Ok(change) => change,
         Err(error) => {
-            return reply.error(
-                ErrorCode::Malformed,
-                format!("the change does not decode: {error}"),
-            );
+            let text = format!("the change does not decode: {error}");
+            return reply.error(ErrorCode::Malformed, text);
         }
     };
     if let Err(text) = may_propose(peer.hello.role, &change) {
@@ -371,14 +380,6 @@ fn directory_error(reply: Reply, error: &DirectoryError) {
         _ => ErrorCode::Internal,
     };
     reply.error(code, error.to_string());
-}
-
-/// Passes observations of other nodes on to the directory's leader (row D5).
-fn hear(running: &Arc<Running>, report: Report, reply: Reply) {
-    for evidence in report.seen {
-        running.witness.heard(evidence);
-    }
-    reply.send(&Message::Done);
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use staves_directory::{Directory, Life};
 use staves_model::{ClusterMap, NodeId};
 use staves_net::{Identity, PeerOptions, Peers, Server, Who};
 use staves_store::Arena;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -22,6 +23,7 @@ use crate::forward::{NodeRouter, NodeTransport};
 use crate::host::services::{HostedService, SERVICES};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
+use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
 use crate::running::Running;
 use crate::start::{self, Listeners, StartError};
@@ -41,6 +43,7 @@ pub struct Node {
     phase: watch::Sender<Phase>,
     door: Option<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
+    liveness: Arc<Liveness>,
     stopped: bool,
 }
 
@@ -83,35 +86,38 @@ impl Node {
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
         let identity = Identity::node(Who::default());
-        let links = DirectoryLinks::new(identity.clone());
+        let liveness = Arc::new(Liveness::start()?);
+        let links = DirectoryLinks::new(identity.clone(), liveness.handle());
         let options = start::directory_options(&config, &told);
-        let directory = Directory::open(options, Arc::new(DirectoryWay(links.clone())))
-            .map_err(|error| start::start_error(&config, error))?;
+        let directory = liveness.open(options, DirectoryWay(links.clone())).await;
+        let directory = directory?.map_err(|error| start::start_error(&config, error))?;
         let entry = Entry::new(&config, directory.cluster_of_folder().is_some());
         let handler = NativeDoor {
             directory: directory.clone(),
             running: entry.clone(),
+            ordinary: Handle::current(),
         };
         let net = staves_net::Options::default();
-        let server = Server::on(listeners.native, identity.clone(), net, handler)
-            .map_err(StartError::Runtime)?;
+        let server = liveness.serve(listeners.native, |door| {
+            Server::on(door, identity.clone(), net, handler)
+        })?;
         let mut tasks = vec![admin::serve(listeners.admin, entry.clone())];
         let door = Door::new(&config, entry.clone());
         let (phase, at) = watch::channel(Phase::Joining);
         let accepting = tokio::spawn(door::accept(listeners.resp, door.clone(), at));
-        let life = match enter(&config, &links, &directory).await {
+        let life = match enter(&config, &links, &directory, &liveness.handle()).await {
             Ok(life) => life,
             Err(error) => {
                 directory.stop().await;
                 return Err(error);
             }
         };
+        directory.works();
         identity.set(Who {
             cluster: life.cluster,
             node: life.node,
             incarnation: life.incarnation,
         });
-
         let (witness, said) = Witness::new(directory.map());
         let doors = (door.state.clone(), addresses.resp.port());
         let now = Running::new(
@@ -141,6 +147,7 @@ impl Node {
             phase,
             door: Some(accepting),
             tasks,
+            liveness,
             stopped: false,
         })
     }
@@ -158,6 +165,11 @@ impl Node {
     /// The cluster as it sees it.
     pub fn status(&self) -> StatusReport {
         self.running.status()
+    }
+
+    /// The runtime of its directory, whose threads are its own (for tests).
+    pub fn liveness(&self) -> Handle {
+        self.liveness.handle()
     }
 
     /// Its map, and each newer one.
@@ -221,12 +233,15 @@ impl Drop for Node {
     fn drop(&mut self) {
         self.phase.send_replace(Phase::Closing);
         self.tasks.iter().chain(&self.door).for_each(|t| t.abort());
-        // Its tasks are the directory's own. Without a runtime they have ended already.
+        // Without a runtime the directory ends with its threads.
         if !self.stopped
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let directory = self.running.directory.clone();
-            runtime.spawn(async move { directory.stop().await });
+            let (directory, liveness) = (self.running.directory.clone(), self.liveness.clone());
+            runtime.spawn(async move {
+                directory.stop().await;
+                drop(liveness);
+            });
         }
     }
 }
@@ -379,6 +394,7 @@ impl Running {
         let mut tasks = vec![
             tokio::spawn(follow_map(host.clone(), files.clone(), map)),
             tokio::spawn(leave::came_back(self.clone())),
+            tokio::spawn(liveness::works(directory.clone())),
         ];
         tasks.extend(Files::drivers(files, directory.clone()));
         tasks.extend(host::drivers(host, directory));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Options, StoreError, Times};
-use staves_model::{Change, ClusterId, ClusterMap, Medium, NodeFacts, PoolKind};
+use staves_model::{Change, ClusterId, ClusterMap, ElectionTimes, Medium, NodeFacts, PoolKind};
 use staves_store::Budget;
 use tokio::net::TcpListener;
 
@@ -192,11 +192,11 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
         first_changes: vec![first_pool(config)],
         times: Times {
             lease: ms(config.lease_ms),
-            // Raft's heartbeat goes at every tick, which is 1.5 times its interval.
-            raft_heartbeat: ms(config.heartbeat_ms) * 2 / 3,
-            // A follower waits for the leader's lease, and then for a random time: half and half.
-            raft_election_min: ms(config.election_min_ms) / 2,
-            raft_election_max: ms(config.election_max_ms) / 2,
+            heartbeat: ms(config.heartbeat_ms),
+            election: ElectionTimes {
+                min: ms(config.election_min_ms),
+                max: ms(config.election_max_ms),
+            },
             ping: ms(config.ping_ms),
             suspicion: ms(config.suspicion_ms),
             join: ms(config.join_ms),

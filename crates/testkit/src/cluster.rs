@@ -13,7 +13,8 @@ use staves_node::{Addresses, HostedService, Node, SERVICES, StartError};
 use staves_wire::Message;
 use staves_wire::directory::{Propose, Proposed};
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::watch;
 
 use crate::resp::RespClient;
 use crate::{DEADLINE, wait_until};
@@ -136,6 +137,11 @@ impl TestNode {
         self.node().map().borrow().clone()
     }
 
+    /// Its copy of the map, and each newer one.
+    pub fn maps(&self) -> watch::Receiver<Arc<ClusterMap>> {
+        self.node().map()
+    }
+
     /// Its status.
     pub fn status(&self) -> StatusReport {
         self.node().status()
@@ -187,17 +193,13 @@ impl TestNode {
 
     /// Stops all its threads for so long, as SIGSTOP does; returns when they stand still.
     pub fn pause(&self, time: Duration) {
-        let standing = Arc::new(AtomicUsize::new(0));
-        for _ in 0..THREADS {
-            let standing = standing.clone();
-            self.runtime().spawn(async move {
-                standing.fetch_add(1, Ordering::SeqCst);
-                std::thread::sleep(time);
-            });
-        }
-        wait_until("all threads of the node stand still", || {
-            standing.load(Ordering::SeqCst) == THREADS
-        });
+        self.hang(time);
+        stand_still(&self.node().liveness(), time);
+    }
+
+    /// Stops the threads of its work for so long, and not those of its directory; returns when they stand still.
+    pub fn hang(&self, time: Duration) {
+        stand_still(self.runtime().handle(), time);
     }
 
     /// The reason that its life is over, waited for so long.
@@ -250,6 +252,21 @@ impl TestNode {
     pub fn runtime(&self) -> &Runtime {
         self.runtime.as_ref().expect("the node runs")
     }
+}
+
+fn stand_still(runtime: &Handle, time: Duration) {
+    let threads = runtime.metrics().num_workers();
+    let standing = Arc::new(AtomicUsize::new(0));
+    for _ in 0..threads {
+        let standing = standing.clone();
+        runtime.spawn(async move {
+            standing.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(time);
+        });
+    }
+    wait_until("all threads of the node stand still", || {
+        standing.load(Ordering::SeqCst) == threads
+    });
 }
 
 impl Drop for TestNode {

@@ -8,6 +8,9 @@ use crate::codec::{wire_enum, wire_struct};
 /// Most bytes of credentials.
 pub const CREDENTIALS_BYTES_MAX: usize = 4096;
 
+/// The feature bit of a connection that carries the directory's messages, and nothing else: the other side serves it apart from requests.
+pub const DIRECTORY: u64 = 1;
+
 /// The role of the connecting side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
@@ -34,10 +37,17 @@ pub struct Hello {
     pub version_min: u8,
     /// The highest.
     pub version_max: u8,
-    /// Optional abilities, one bit each; none are defined yet.
+    /// Optional abilities, one bit each: [`DIRECTORY`]. Unknown ones are passed over.
     pub features: u64,
     /// Room for what proves who it is; at most [`CREDENTIALS_BYTES_MAX`].
     pub credentials: Bytes,
+}
+
+impl Hello {
+    /// True if the connection carries the directory's messages, and nothing else ([`DIRECTORY`]).
+    pub fn is_of_directory(&self) -> bool {
+        self.role == Role::Node && self.features & DIRECTORY != 0
+    }
 }
 
 /// The accepting side's answer.

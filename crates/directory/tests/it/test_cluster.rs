@@ -24,6 +24,8 @@ struct Wires {
     /// Of so many messages one vanishes; 0: none.
     drop_one_of: u64,
     sent: u64,
+    /// The time that each message takes.
+    delay: Duration,
 }
 
 /// The network.
@@ -46,8 +48,14 @@ impl Transport for Door {
                 }),
                 Route::Vanishes => vanish(addr, deadline).await,
                 Route::To(door) => {
+                    let delay = net.delay();
                     // In a task of its own: the other side does not stop because we stop listening.
-                    let answer = tokio::spawn(async move { door.handle(bytes).await });
+                    let answer = tokio::spawn(async move {
+                        tokio::time::sleep(delay).await;
+                        let answer = door.handle(bytes).await;
+                        tokio::time::sleep(delay).await;
+                        answer
+                    });
                     let answer = tokio::time::timeout(deadline, answer).await;
                     match (answer, net.route(&addr, &from)) {
                         (Ok(Ok(answer)), Route::To(_)) => Ok(answer),
@@ -93,6 +101,15 @@ impl Net {
         self.0.lock().expect("lock").drop_one_of = n;
     }
 
+    fn delay(&self) -> Duration {
+        self.0.lock().expect("lock").delay
+    }
+
+    /// Every message takes so long from now on.
+    pub fn slow(&self, delay: Duration) {
+        self.0.lock().expect("lock").delay = delay;
+    }
+
     fn plug(&self, addr: &str, directory: &Directory) {
         self.0
             .lock()
@@ -109,6 +126,12 @@ impl Net {
         let mut wires = self.0.lock().expect("lock");
         wires.cut.insert((a.to_owned(), b.to_owned()));
         wires.cut.insert((b.to_owned(), a.to_owned()));
+    }
+
+    /// Messages from the first do not reach the second.
+    pub fn cut_one_way(&self, from: &str, to: &str) {
+        let mut wires = self.0.lock().expect("lock");
+        wires.cut.insert((from.to_owned(), to.to_owned()));
     }
 
     pub fn heal(&self) {

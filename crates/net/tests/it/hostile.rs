@@ -1,9 +1,9 @@
 //! Strangers at the port: each is refused by itself, and the server goes on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use staves_net::Options;
+use staves_net::{Connection, NetError, Options};
 use staves_wire::frame::{self, Decoder, Envelope, Header, Incoming, Limits, VERSION_MAX};
 use staves_wire::group::Batch;
 use staves_wire::{ErrorCode, Message, Opcode};
@@ -337,5 +337,24 @@ fn what_comes_to_its_turn_after_its_deadline_is_refused_and_not_done() {
         assert_eq!(raw.hear_error().await, (12, ErrorCode::Busy));
         assert_eq!(raw.hear().await, Some((13, status(41))));
         assert_eq!(*script.seen.lock().unwrap(), [KEEP, 41]);
+    });
+}
+
+/// Connections of the directory are served ahead of all others, so nothing else gets onto them.
+#[test]
+fn a_connection_of_the_directory_carries_nothing_else() {
+    block_on(async {
+        let (_server, _, addr) = server(Options::default()).await;
+        let (first, options) = (node(2).for_directory(), Options::default());
+        let directory = Connection::open(&addr, &first, &options).await;
+        let directory = directory.expect("it answers");
+        let until = Instant::now() + Duration::from_secs(20);
+        match directory.call(&ask(7), until).await {
+            Err(NetError::Refused { packet, .. }) => assert_eq!(packet.code, ErrorCode::Denied),
+            other => panic!("{other:?}"),
+        }
+        let ordinary = Connection::open(&addr, &node(2), &options).await;
+        let answer = ordinary.expect("it answers").call(&ask(7), until).await;
+        assert_eq!(answer.expect("it answers"), status(7));
     });
 }

@@ -47,8 +47,8 @@ const EDGES: &[Edge] = &[
     ("lease of 1 ms", |c| c.lease_ms = set("1ms")),
     ("heartbeat of 1 ms", |c| c.heartbeat_ms = set("1ms")),
     ("elections too near", |c| {
-        c.election_min_ms = set("301ms");
-        c.election_max_ms = set("302ms");
+        c.election_min_ms = set("451ms");
+        c.election_max_ms = set("452ms");
     }),
     ("elections as one", |c| {
         c.election_min_ms = set("300ms");

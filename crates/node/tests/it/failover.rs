@@ -5,8 +5,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use staves_directory::HANG;
+use staves_model::NodeState;
+use staves_net::{Connection, Identity, Who};
 use staves_testkit::cluster::TestCluster;
 use staves_testkit::resp::{Reply, RespClient};
+use staves_testkit::{block_on, wait_until};
 
 /// The bound for an idle machine is two seconds; tests share theirs.
 const RESUMED_WITHIN: Duration = Duration::from_secs(6);
@@ -210,4 +214,77 @@ fn h7_a_paused_node_is_replaced_and_fenced() {
     assert_eq!(read, Reply::text("new"));
     assert_eq!(slow.ask("SET k newer"), Reply::Ok);
     assert_eq!(quick.ask("GET k"), Reply::text("newer"));
+}
+
+/// A node whose work is held up, by too much of it or by other programs, is slow and not dead: its directory has threads and
+/// connections of its own.
+#[test]
+fn h7_a_node_that_is_held_up_is_not_taken_for_dead() {
+    let cluster = TestCluster::start(3);
+    let victim = cluster.position(cluster.nodes[0].owner("k"));
+    let (id, other) = (cluster.nodes[victim].id, (victim + 1) % 3);
+    let mut client = cluster.nodes[other].client();
+    assert_eq!(client.ask("SET k old"), Reply::Ok);
+    let life = cluster.nodes[other].map().nodes[&id].incarnation;
+    let begun = Instant::now();
+    // Four times as long as a silence may last, and shorter than what counts as hanging.
+    let held = Duration::from_millis(1400);
+    assert!(held < HANG - Duration::from_secs(1));
+    cluster.nodes[victim].hang(held);
+    // Also who connects now for the first time is answered.
+    let native = cluster.nodes[victim].addresses.native.to_string();
+    block_on(async {
+        let stranger = Identity::node(Who::default()).for_directory();
+        let options = staves_net::Options::default();
+        Connection::open(&native, &stranger, &options)
+            .await
+            .expect("it is there");
+    });
+    assert!(begun.elapsed() < held, "while it was held up");
+    while begun.elapsed() < held {
+        let map = cluster.nodes[other].map();
+        assert_eq!(
+            map.nodes[&id].state,
+            NodeState::Up,
+            "after {:?}",
+            begun.elapsed()
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(client.ask("SET k new"), Reply::Ok);
+    let map = cluster.nodes[other].map();
+    assert_eq!(
+        (map.nodes[&id].state, map.nodes[&id].incarnation),
+        (NodeState::Up, life)
+    );
+}
+
+/// A node that does nothing any more is replaced, though its directory would still answer, and lead.
+#[test]
+fn h7_a_node_that_hangs_is_replaced() {
+    let cluster = TestCluster::start(3);
+    let leader = cluster.leader();
+    let hangs = |victim: usize| {
+        let (id, other) = (cluster.nodes[victim].id, (victim + 1) % 3);
+        let mut keys = (0..).map(|i| format!("k{i}"));
+        let key = keys
+            .find(|key| cluster.nodes[other].owner(key) == id)
+            .expect("it has buckets");
+        let mut client = cluster.nodes[other].client();
+        assert_eq!(client.ask(&format!("SET {key} old")), Reply::Ok);
+        let hang = Duration::from_secs(25);
+        let begun = Instant::now();
+        cluster.nodes[victim].hang(hang);
+        wait_until("another answers for the key", || {
+            client.ask(&format!("SET {key} new")) == Reply::Ok
+        });
+        assert!(begun.elapsed() < hang, "before it goes on");
+        assert_ne!(cluster.nodes[other].owner(&key), id);
+        wait_until("it is back", || {
+            cluster.nodes[other].map().nodes[&id].state == NodeState::Up
+        });
+        cluster.settle_again();
+    };
+    hangs((leader + 1) % 3);
+    hangs(cluster.leader());
 }

@@ -1,0 +1,105 @@
+//! The threads of the directory: what shows that this node lives, and that its leader does.
+//!
+//! Pings, heartbeats, elections and what the leader grants must not wait behind requests, or nodes that are only busy take each
+//! other for dead. So they have threads and connections of their own, ahead of all others of the machine where the system grants it
+//! (root, or `CAP_SYS_NICE`).
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_directory::{Directory, DirectoryError, Options};
+use thread_priority::{
+    RealtimeThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy,
+    set_thread_priority_and_policy, thread_native_id,
+};
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Handle, Runtime};
+
+use crate::links::DirectoryWay;
+use crate::start::StartError;
+
+/// One plans while the other answers.
+const THREADS: usize = 2;
+
+/// Most threads beside these for calls that block.
+const BLOCKING_MAX: usize = 8;
+
+/// The period in which the directory is told that the node works.
+const WORKS: Duration = Duration::from_millis(100);
+
+/// A runtime that ends with this.
+pub(crate) struct Liveness {
+    handle: Handle,
+    /// There until this is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Liveness {
+    pub(crate) fn start() -> Result<Liveness, StartError> {
+        let mut threads = Builder::new_multi_thread();
+        threads.worker_threads(THREADS).thread_name("liveness");
+        threads.on_thread_start(go_first);
+        // Names of nodes are resolved on these, and no request is ever served there.
+        threads.max_blocking_threads(BLOCKING_MAX);
+        let runtime = threads.enable_all().build();
+        let runtime = runtime.map_err(StartError::Runtime)?;
+        Ok(Liveness {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Serves a listener there: who connects for the first time must not wait behind requests either.
+    pub(crate) fn serve<S>(
+        &self,
+        listener: TcpListener,
+        serve: impl FnOnce(TcpListener) -> io::Result<S>,
+    ) -> Result<S, StartError> {
+        let listener = listener.into_std().map_err(StartError::Runtime)?;
+        let _there = self.handle.enter();
+        let served = TcpListener::from_std(listener).and_then(serve);
+        served.map_err(StartError::Runtime)
+    }
+
+    /// Opens the directory there, so that the thread that writes its log to disk has that priority too.
+    pub(crate) async fn open(
+        &self,
+        options: Options,
+        way: DirectoryWay,
+    ) -> Result<Result<Directory, DirectoryError>, StartError> {
+        let open = async { Directory::open(options, Arc::new(way)) };
+        let opened = self.handle.spawn(open).await;
+        opened.map_err(|error| StartError::Runtime(error.into()))
+    }
+}
+
+impl Drop for Liveness {
+    fn drop(&mut self) {
+        // Also on a thread of another runtime, which must not wait.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Shows the directory, as long as it is polled, that the node's other threads work.
+pub(crate) async fn works(directory: Directory) {
+    loop {
+        directory.works();
+        tokio::time::sleep(WORKS).await;
+    }
+}
+
+/// The lowest of the real-time priorities is ahead of all ordinary threads.
+fn go_first() {
+    let round_robin = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::RoundRobin);
+    let first = ThreadPriority::Min;
+    if let Err(error) = set_thread_priority_and_policy(thread_native_id(), first, round_robin) {
+        tracing::debug!(?error, "the directory's threads have no priority");
+    }
+}
