@@ -30,6 +30,7 @@ pub fn new_detector() -> Detector {
         window: Duration::from_millis(400),
         probe_again: Duration::from_millis(60),
         probers: 3,
+        probed_within: Duration::from_millis(120),
         alone_after: Duration::from_millis(120),
         verdict_again: Duration::from_millis(100),
     })

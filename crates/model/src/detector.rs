@@ -4,11 +4,12 @@
 //! to the directory's leader. A single report is never enough while there is another node to ask:
 //! the leader asks others to probe the suspect. It is dead when two of them report it, one of which probed
 //! it (failed requests are a reason to probe, no more), and no recent report has it
-//! alive; all of them if fewer than two are left.
+//! alive; all of them if fewer than two are left. Where it is only silent, those who were asked first must have
+//! had the time to look.
 //!
-//! **A partial partition** (A and B cut, both reach C) kills no node: C's fresh report that B lives
-//! outweighs any silence. It does not outweigh a connection refused *later*: that is sent by a dead
-//! process's machine itself.
+//! **A partial partition** (A and B cut, both reach C; or each node of a ring cut from the next) kills no node:
+//! C's fresh report that B lives outweighs any silence. It does not outweigh a connection refused *later*:
+//! that is sent by a dead process's machine itself.
 //!
 //! **A reporter that is left alone** (two nodes in all, or all others suspected themselves) may have
 //! been paused itself, and found all others silent when it woke. So a lone silence must stand for a while
@@ -44,6 +45,8 @@ pub struct DetectorConfig {
     pub probe_again: Duration,
     /// The number of nodes that are asked at once.
     pub probers: usize,
+    /// The time that those who were asked first have for their answer.
+    pub probed_within: Duration,
     /// The time after which the report of a single node is enough.
     pub alone_after: Duration,
     /// The time before a verdict that has not reached the map is repeated.
@@ -56,6 +59,7 @@ impl Default for DetectorConfig {
             window: Duration::from_millis(1000),
             probe_again: Duration::from_millis(150),
             probers: 3,
+            probed_within: Duration::from_millis(300),
             alone_after: Duration::from_millis(300),
             verdict_again: Duration::from_millis(250),
         }
@@ -141,6 +145,8 @@ struct Case {
     /// The latest word of each reporter.
     words: BTreeMap<NodeId, (Time, Sign)>,
     probed_at: Option<Time>,
+    /// Who was asked first, and when, since somebody last had it alive.
+    asked_first: Option<(Time, Vec<NodeId>)>,
     /// Raised with each round of probes, so that each round asks others.
     round: usize,
     judged_at: Option<Time>,
@@ -163,6 +169,15 @@ impl Detector {
     /// True if a recent report suspects this node.
     pub fn doubts(&self, node: NodeId) -> bool {
         self.cases.contains_key(&node)
+    }
+
+    /// The pairs of nodes of which one does not hear the other, the lower id first.
+    pub fn cuts(&self) -> BTreeSet<(NodeId, NodeId)> {
+        let silent = self.cases.iter().flat_map(|(suspect, case)| {
+            let words = case.words.iter().filter(|(_, (_, f))| *f == Sign::Silent);
+            words.map(|(reporter, _)| (*reporter.min(suspect), *reporter.max(suspect)))
+        });
+        silent.collect()
     }
 
     /// Takes reports (none: a tick), and returns the probes to ask for and the nodes that are dead.
@@ -240,6 +255,7 @@ impl Detector {
         };
         let against: BTreeSet<NodeId> = case.against(now).collect();
         if against.is_empty() {
+            case.asked_first = None;
             return;
         }
         let up = map
@@ -258,7 +274,9 @@ impl Detector {
             || (against.len() >= 2 && !looked.is_empty())
             || case.lone_word_counts(now, config.alone_after);
         let words_needed = if alone { 1 } else { able.clamp(1, 2) };
-        if heard && against.len() >= words_needed {
+        let looked_for =
+            alone || case.is_refused() || case.others_looked(now, config.probed_within);
+        if heard && against.len() >= words_needed && looked_for {
             if case
                 .judged_at
                 .is_none_or(|at| now.since(at) >= config.verdict_again)
@@ -286,6 +304,7 @@ impl Detector {
                 config.probers,
             );
             case.round += 1;
+            case.asked_first.get_or_insert_with(|| (now, by.clone()));
             if !by.is_empty() {
                 out.probes.push(Probe {
                     suspect,
@@ -304,6 +323,7 @@ impl Case {
             doubted_since: None,
             words: BTreeMap::new(),
             probed_at: None,
+            asked_first: None,
             round: 0,
             judged_at: None,
         }
@@ -315,8 +335,20 @@ impl Case {
 
     /// True if one reporter is enough where there is no second one to ask.
     fn lone_word_counts(&self, now: Time, alone_after: Duration) -> bool {
-        let refused = self.words.values().any(|(_, f)| *f == Sign::Refused);
-        refused || self.doubted_for(now) >= Some(alone_after)
+        self.is_refused() || self.doubted_for(now) >= Some(alone_after)
+    }
+
+    fn is_refused(&self) -> bool {
+        self.words.values().any(|(_, f)| *f == Sign::Refused)
+    }
+
+    /// True once those who were asked first have answered, or had the time to.
+    fn others_looked(&self, now: Time, within: Duration) -> bool {
+        let Some((asked_at, asked)) = &self.asked_first else {
+            return false;
+        };
+        let answered = |n: &NodeId| self.words.get(n).is_some_and(|(at, _)| at >= asked_at);
+        now.since(*asked_at) >= within || asked.iter().all(answered)
     }
 
     /// Those of them who looked for themselves. A failed request may be one that the suspect could not
