@@ -119,7 +119,13 @@ fn plan(inner: &Inner) -> Vec<(Revision, Change)> {
         return Vec::new();
     };
     let stuck = leader_state.take_stuck();
-    leader_state.planner.step(inner.now(), &inner.map(), &stuck)
+    let cuts = leader_state.detector.cuts();
+    leader_state.planner.see_cuts(cuts);
+    let changes = leader_state.planner.step(inner.now(), &inner.map(), &stuck);
+    if !changes.is_empty() {
+        tracing::debug!(?changes, ?stuck, "planned");
+    }
+    changes
 }
 
 /// Proposes what was decided in this term. False if it was refused, or nothing can be ordered now.

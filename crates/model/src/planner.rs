@@ -111,6 +111,8 @@ pub struct Planner {
     watches: BTreeMap<GroupId, GroupWatch>,
     /// The lives of nodes that could not follow, per group.
     unable: BTreeMap<(GroupId, MemberId), Unable>,
+    /// Pairs of nodes that do not reach each other, the lower id first.
+    cuts: BTreeSet<(NodeId, NodeId)>,
     down_since: BTreeMap<NodeId, Time>,
     draining_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
@@ -137,6 +139,10 @@ struct GroupWatch {
     waiting_since: Option<Time>,
     /// The member slots of that epoch that were reported stuck.
     stuck: BTreeSet<MemberSlot>,
+    /// Those who join with that epoch, while it is not open.
+    joiners: Vec<MemberId>,
+    /// Those with whom an epoch did not open, since one did.
+    in_vain: BTreeSet<MemberId>,
     /// Since when that epoch was seen open.
     open_since: Option<Time>,
     /// Since when the group was seen with too few complete members, and in which epoch that was open.
@@ -179,6 +185,7 @@ impl Planner {
             config,
             watches: BTreeMap::new(),
             unable: BTreeMap::new(),
+            cuts: BTreeSet::new(),
             down_since: BTreeMap::new(),
             draining_since: BTreeMap::new(),
             lives: Vec::new(),
@@ -186,6 +193,11 @@ impl Planner {
             ring: Ring::default(),
             plans: BTreeMap::new(),
         }
+    }
+
+    /// Takes in which nodes do not reach each other (`Detector::cuts`): no node joins a member that it does not reach.
+    pub fn see_cuts(&mut self, cuts: BTreeSet<(NodeId, NodeId)>) {
+        self.cuts = cuts;
     }
 
     /// Forgets a proposal that was rejected or lost: the next step may make it anew at once.
@@ -298,9 +310,13 @@ impl Planner {
         });
         record_since(&mut self.draining_since, now, map, |n| n.draining);
         self.watches.retain(|id, _| map.groups.contains_key(id));
+        let mut unable = Vec::new();
         for group in map.groups.values() {
             let watch = self.watches.entry(group.id).or_default();
             if watch.epoch != group.epoch {
+                let joiners = std::mem::take(&mut watch.joiners).into_iter();
+                let twice = joiners.filter(|id| map.runs(*id) && !watch.in_vain.insert(*id));
+                unable.extend(twice.map(|id| (group.id, id)));
                 watch.epoch = group.epoch;
                 watch.waiting_since = None;
                 watch.open_since = None;
@@ -316,12 +332,26 @@ impl Planner {
                 watch.gone_since = None;
             }
             watch.open_since = group.open.then(|| watch.open_since.unwrap_or(now));
+            let joins = |x: &Member| !group.open && group.last_open.slot_of(x.id).is_none();
+            watch.joiners = group
+                .listed()
+                .map(|(_, x)| x)
+                .filter(|x| joins(x))
+                .map(|x| x.id)
+                .collect();
+            if group.open {
+                watch.in_vain.clear();
+            }
             let waits = !group.open && group.epoch > Epoch(0);
             watch.waiting_since = waits.then(|| watch.waiting_since.unwrap_or(now));
             let gone = group.last_open.epoch > Epoch(0)
                 && map.complete_sources_up(group) < usize::from(group.m);
             watch.gone_since = gone.then(|| watch.gone_since.unwrap_or(now));
         }
+        // Once it may have been another's fault.
+        unable
+            .into_iter()
+            .for_each(|key| self.note_unable(now, key));
         self.look_at_ring(now, map);
     }
 
@@ -443,6 +473,7 @@ impl Planner {
             .unable
             .get(&(group.id, member))
         {
+            _ if self.is_cut_off(map, group, &watch.stuck, member) => Fit::Unable,
             Some(u) if u.barred_until > now => Fit::Unable,
             Some(u) if u.until > now => Fit::IfNeeded,
             _ => Fit::Able,
@@ -473,6 +504,21 @@ impl Planner {
             None => None,
         };
         found.map_or(Need::Nothing, |new| Need::Epoch(EpochReason::Urgent, new))
+    }
+
+    /// True if a node that is no member does not reach one that is and goes along.
+    fn is_cut_off(
+        &self,
+        map: &ClusterMap,
+        group: &Group,
+        stuck: &BTreeSet<MemberSlot>,
+        id: MemberId,
+    ) -> bool {
+        let apart = |x: NodeId| self.cuts.contains(&(x.min(id.node), x.max(id.node)));
+        let goes_along = |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stuck.contains(s);
+        let joins = !group.listed().any(|(_, x)| x.id.node == id.node);
+        let mut others = group.listed().filter(goes_along);
+        joins && others.any(|(_, x)| apart(x.id.node))
     }
 
     /// Too few complete members are left to go on with.

@@ -208,6 +208,65 @@ fn stuck_members_are_left_out_and_not_called_again_for_a_while() {
     );
 }
 
+/// A node that does not reach a member is not called in, as long as that is so.
+#[test]
+fn a_node_that_does_not_reach_a_member_does_not_join_it() {
+    let mut town = settled(5, "1+2", 1);
+    let group = town.map.groups[&GroupId(1)].clone();
+    let held: Vec<NodeId> = group.listed().map(|(_, x)| x.id.node).collect();
+    town.change(&node_down(&town.map, held[2].0));
+    let called_in = |town: &TestCluster| {
+        let mut planner = town.planner.clone();
+        let said = planner.step(town.now, &town.map, &[]);
+        let said: Vec<Change> = said.into_iter().map(|(_, change)| change).collect();
+        epochs_of(&said)[0]
+            .members
+            .get(2)
+            .copied()
+            .flatten()
+            .map(|x| x.node)
+    };
+    let first = called_in(&town).expect("a third");
+    let pair = |a: NodeId, b: NodeId| (a.min(b), a.max(b));
+    town.planner.see_cuts([pair(held[1], first)].into());
+    let second = called_in(&town).expect("another");
+    assert!(second != first && !held.contains(&second));
+    let both = [pair(held[1], first), pair(second, held[0])];
+    town.planner.see_cuts(both.into());
+    let alone = called_in(&town);
+    assert_eq!(alone, None, "two that reach each other go on alone");
+    town.planner.see_cuts(BTreeSet::new());
+    town.settle();
+    town.check_at_rest();
+}
+
+/// Regression: a node that could not join a group was called in again as soon as the others had opened without it, and the group
+/// was between epochs all the time.
+#[test]
+fn who_stood_in_the_way_twice_is_not_called_in_again_for_a_while() {
+    let mut town = settled(5, "1+2", 1);
+    let group = town.map.groups[&GroupId(1)].clone();
+    let dead = group.members[2].expect("listed").id.node;
+    town.change(&node_down(&town.map, dead.0));
+    let said = town.keep(&[]);
+    let joiner = epochs_of(&said)[0].members[2].expect("a third").node;
+    let (mut tries, mut dice) = (1, Dice(1));
+    for _ in 0..400 {
+        let said = town.keep(&[]);
+        let names = |new: &&NewEpoch| new.members.iter().flatten().any(|x| x.node == joiner);
+        tries += epochs_of(&said).into_iter().filter(names).count();
+        if town.map.groups[&GroupId(1)]
+            .listed()
+            .all(|(_, x)| x.id.node != joiner)
+        {
+            town.work(&mut dice, 100);
+        }
+        town.wait(25);
+    }
+    let group = &town.map.groups[&GroupId(1)];
+    assert_eq!((tries, group.listed().count(), group.open), (2, 3, true));
+}
+
 /// As many nodes as members: who had a slow moment is needed again when another dies.
 #[test]
 fn who_had_a_slow_moment_stands_in_where_nobody_else_can() {
