@@ -78,6 +78,13 @@ impl Router {
     pub(crate) fn go(&mut self, now: u64) -> TurnEvent {
         self.avoid.retain(|_, until| *until > now);
         let nodes = self.avoid.keys().copied().collect();
-        TurnEvent::Go(self.map.clone(), Avoid { nodes, me: None })
+        TurnEvent::Go(
+            self.map.clone(),
+            Avoid {
+                nodes,
+                me: None,
+                turn: 0,
+            },
+        )
     }
 }

@@ -61,6 +61,8 @@ pub struct Avoid {
     pub nodes: BTreeSet<NodeId>,
     /// The node that asks, if it is one: it has nobody to pass on to that it would not ask itself.
     pub me: Option<NodeId>,
+    /// Counts the tries in vain: each takes the detour over another node.
+    pub turn: usize,
 }
 
 /// The node of a group's data bucket; where that is to be avoided (it did not answer us), the next
@@ -89,13 +91,14 @@ fn owner(map: &ClusterMap, group: &Group, slot: MemberSlot) -> Option<NodeId> {
     map.runs(member.id).then_some(member.id.node)
 }
 
-/// The first node after this one, in the circle of ids, that is up and not to be avoided.
+/// A node that is up and not to be avoided: the first after this one in the circle of ids, another at each turn.
 fn next_up(map: &ClusterMap, after: NodeId, avoid: &Avoid) -> Option<NodeId> {
     let avoided = |id: NodeId| avoid.nodes.contains(&id) || avoid.me == Some(id);
     let able = |node: &&Node| node.state == NodeState::Up && !avoided(node.id);
     let beyond = map.nodes.range(NodeId(after.0 + 1)..).map(|(_, node)| node);
     let before = map.nodes.range(..after).map(|(_, node)| node);
-    beyond.chain(before).find(able).map(|node| node.id)
+    let able: Vec<NodeId> = beyond.chain(before).filter(able).map(|n| n.id).collect();
+    able.get(avoid.turn.checked_rem(able.len())?).copied()
 }
 
 /// The newest of two maps, with the newest entry of each group that either has.
@@ -148,11 +151,26 @@ mod tests {
         let avoid = |me| Avoid {
             nodes: BTreeSet::from([NodeId(1)]),
             me,
+            turn: 0,
         };
         assert_eq!(next_up(&map, NodeId(1), &avoid(None)), Some(NodeId(2)));
         let by_two = avoid(Some(NodeId(2)));
         assert_eq!(next_up(&map, NodeId(1), &by_two), None);
         map = cluster(3);
         assert_eq!(next_up(&map, NodeId(1), &by_two), Some(NodeId(3)));
+    }
+
+    /// Regression: the node that stands in may not reach the other either, and it was asked again and again.
+    #[test]
+    fn each_try_takes_the_detour_over_another_node() {
+        let map = cluster(4);
+        let over = |turn| Avoid {
+            nodes: BTreeSet::from([NodeId(1)]),
+            me: Some(NodeId(3)),
+            turn,
+        };
+        let taken = (0..3).map(|turn| next_up(&map, NodeId(1), &over(turn)));
+        let taken: Vec<_> = taken.map(|node| node.expect("one is left").0).collect();
+        assert_eq!(taken, [2, 4, 2]);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -80,6 +81,8 @@ struct Inner<T> {
     numbers: Numbers,
     /// Nodes that could not be asked, and until when they are passed over.
     avoid: Mutex<BTreeMap<NodeId, Instant>>,
+    /// Counts the tries in vain beside nodes that are passed over.
+    detours: AtomicUsize,
     /// The zero of the clock that turns go by.
     began: Instant,
 }
@@ -103,6 +106,7 @@ impl<T: Transport> Router<T> {
             map,
             numbers,
             avoid,
+            detours: AtomicUsize::new(0),
             began: Instant::now(),
         };
         Router {
@@ -188,6 +192,7 @@ impl<T: Transport> Router<T> {
         let (options, until) = (inner.options.clone(), self.time(deadline));
         let mut turn = RouterTurn::new(of, options, ops, taken.iter(), until);
         let mut taken = Some(taken);
+        let mut detour = self.inner.detours.load(Ordering::Relaxed);
         let mut next = turn.step(self.now(), TurnEvent::Go(map, self.avoided()));
         loop {
             let event = match next {
@@ -197,13 +202,13 @@ impl<T: Transport> Router<T> {
                 }
                 TurnStep::Look(known, until) => {
                     self.look_for_newer(&known, self.instant(until)).await;
-                    self.go()
+                    self.go(&mut detour)
                 }
                 TurnStep::Rest(time) => {
                     if !time.is_zero() {
                         tokio::time::sleep(time).await;
                     }
-                    self.go()
+                    self.go(&mut detour)
                 }
                 TurnStep::Renumber(above, writes) => {
                     numbers.draw_above(above);
@@ -225,8 +230,18 @@ impl<T: Transport> Router<T> {
         }
     }
 
-    fn go(&self) -> TurnEvent {
-        TurnEvent::Go(self.map(), self.avoided())
+    /// Another try. If nodes are passed over, it takes another detour than the last.
+    fn go(&self, detour: &mut usize) -> TurnEvent {
+        self.another_detour(*detour);
+        let avoid = self.avoided();
+        *detour = avoid.turn;
+        TurnEvent::Go(self.map(), avoid)
+    }
+
+    /// The detour at this turn was in vain. Others may have found so already.
+    fn another_detour(&self, turn: usize) {
+        let (detours, next) = (&self.inner.detours, turn.wrapping_add(1));
+        let _ = detours.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     fn now(&self) -> Time {
@@ -323,7 +338,29 @@ impl<T: Transport> Router<T> {
 
     /// Passes another client's request on to the nodes that answer for it: once, with the client's own
     /// numbers. What cannot be passed on is answered so that the client tries again.
-    pub async fn forward(&self, mut request: ServiceRequest, deadline: Instant) -> ServiceAnswers {
+    pub async fn forward(&self, request: ServiceRequest, deadline: Instant) -> ServiceAnswers {
+        self.pass_on(request, Avoid::default(), deadline).await
+    }
+
+    /// Asks once more for what this node was asked for first, with the numbers that it had. As in [`Router::execute`], a node
+    /// that could not be asked is reached through another.
+    pub async fn ask_again(&self, request: ServiceRequest, deadline: Instant) -> ServiceAnswers {
+        let avoid = self.avoided();
+        let turn = avoid.turn;
+        let answers = self.pass_on(request, avoid, deadline).await;
+        let in_vain = |a: &Answer| matches!(a, Answer::Error(code, _) if code.worth_retrying());
+        if answers.answers.iter().any(in_vain) {
+            self.another_detour(turn);
+        }
+        answers
+    }
+
+    async fn pass_on(
+        &self,
+        mut request: ServiceRequest,
+        avoid: Avoid,
+        deadline: Instant,
+    ) -> ServiceAnswers {
         let map = self.map();
         let ops = std::mem::take(&mut request.ops);
         let mut answers = vec![None; ops.len()];
@@ -332,10 +369,11 @@ impl<T: Transport> Router<T> {
             Ok(pool) => {
                 request.pool = PoolRef::Id(pool);
                 request.revision = map.revision;
-                request.forwarded = true;
+                // Where a node stands in for another, it passes on.
+                request.forwarded = avoid.nodes.is_empty();
                 let todo = ops.into_iter().enumerate();
                 let todo = todo.map(|(index, op)| Todo::forwarded(index, op));
-                let (batches, rest) = plan(&map, pool, todo.collect(), &Avoid::default());
+                let (batches, rest) = plan(&map, pool, todo.collect(), &avoid);
                 for (todo, answer) in rest {
                     answers[todo.index] = Some(answer);
                 }
@@ -428,6 +466,7 @@ impl<T: Transport> Router<T> {
         Avoid {
             nodes: avoid.keys().copied().collect(),
             me: self.inner.transport.me(),
+            turn: self.inner.detours.load(Ordering::Relaxed),
         }
     }
 

@@ -727,6 +727,7 @@ mod tests {
         let map = Arc::new(map());
         let mut turn = turn(&[(SLOTS[0], false)]);
         let avoid = || Avoid {
+            turn: 0,
             nodes: [1, 2, 3].map(NodeId).into(),
             me: None,
         };

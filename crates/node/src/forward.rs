@@ -110,7 +110,7 @@ pub(crate) async fn resume(
     loop {
         let map = router.map();
         let again = request.with_ops(todo.iter().map(|(_, op)| op.clone()).collect());
-        let ServiceAnswers { answers: got, .. } = router.forward(again, deadline).await;
+        let ServiceAnswers { answers: got, .. } = router.ask_again(again, deadline).await;
         let out_of_time = Instant::now() + REST >= deadline;
         let mut left = Vec::new();
         for ((index, op), answer) in todo.into_iter().zip(got) {
