@@ -7,6 +7,7 @@
 pub mod files;
 mod redis;
 pub mod region;
+mod waits;
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,8 +25,11 @@ pub(crate) use staves_testkit::load::{PAUSE, REST};
 use staves_wire::ErrorCode;
 use staves_wire::service::Answer;
 
+use crate::judge::Stall;
+
 use self::redis::Redis;
 use self::region::RegionDoor;
+use self::waits::Waits;
 
 /// The time that a client waits for an answer. Nodes answer after 5 s at the latest.
 pub const PATIENCE: Duration = Duration::from_secs(12);
@@ -53,6 +57,7 @@ pub struct Shared {
     /// Per node: until when it is excused from answering, in nanoseconds of the run.
     excused: Mutex<Vec<u64>>,
     hangs: Mutex<Vec<String>>,
+    waits: Mutex<Waits>,
 }
 
 /// A lock whose holder cannot have broken anything by panicking.
@@ -70,6 +75,7 @@ impl Shared {
             doors: Mutex::default(),
             excused: Mutex::default(),
             hangs: Mutex::default(),
+            waits: Mutex::default(),
         })
     }
 
@@ -133,6 +139,16 @@ impl Shared {
 
     fn doors(&self) -> usize {
         lock(&self.doors).len()
+    }
+
+    /// A write of a client that stays at its node, called then, has ended.
+    fn wrote(&self, of: (u32, u64), called: u64, refused: Option<&str>) {
+        lock(&self.waits).ended(of, (called, self.now()), refused);
+    }
+
+    /// The longest wait for a write through any one node.
+    pub fn worst_wait(&self) -> Stall {
+        lock(&self.waits).worst()
     }
 
     /// Something that must not be, whatever the history says.
@@ -219,8 +235,11 @@ pub fn start(
         let home = Some(client as usize - 1).filter(|at| *at < nodes);
         let mut random = random(client);
         let door = redis(client, home, PATIENCE);
-        let draw =
-            move |clients: &mut Clients<_>, now| keys.draw(client, clients, now, &mut random);
+        let waits = shared.clone();
+        let draw = move |clients: &mut Clients<_>, now| match lock(&waits.waits).again(client) {
+            Some(key) => clients.write((client, key), now),
+            None => keys.draw(client, clients, now, &mut random),
+        };
         threads.push(spawn(shared, |shared| &shared.keys, door, draw));
     }
     for at in 0..nodes {

@@ -366,7 +366,7 @@ pub fn status(address: &str) -> anyhow::Result<Value> {
     let mut stream = TcpStream::connect_timeout(&to, STATUS)?;
     stream.set_read_timeout(Some(STATUS))?;
     stream.set_write_timeout(Some(STATUS))?;
-    stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: lab\r\nConnection: close\r\n\r\n")?;
+    stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut said = Vec::new();
     stream.take(4 << 20).read_to_end(&mut said)?;
     let said = String::from_utf8_lossy(&said);

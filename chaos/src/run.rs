@@ -751,6 +751,10 @@ impl Runner<'_> {
             Some(files) => files.worst_stall(),
             None => judge::worst_stall(&records, from, to),
         };
+        let wait = self.shared.worst_wait();
+        if self.scenario.everywhere && wait.length > self.verdict.stall.length {
+            self.verdict.stall = wait;
+        }
         let stall = self.verdict.stall.clone();
         if stall.length > self.scenario.stall_max && !self.scenario.losses {
             self.wrong(format!(

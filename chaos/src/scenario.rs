@@ -6,6 +6,7 @@
 //!                                  'clocks apart', 'memory 4+2' (a region, too), 'files' (a dataset, and
 //!                                  no clients but its readers)
 //! expect stalls below 8s           how long no key may go without an answer
+//! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
 //! expect losses                    more is lost than the scheme bears: keys may be empty afterwards
 //! after 2s kill the directory's leader
 //! cut n1 from n2 one way for 3s
@@ -130,6 +131,8 @@ pub struct Scenario {
     pub losses: bool,
     /// The longest time that a key may go without an answer.
     pub stall_max: Duration,
+    /// The same bound holds for writes through each of the nodes that there are at first.
+    pub everywhere: bool,
     /// The steps, in order.
     pub steps: Vec<Step>,
 }
@@ -166,6 +169,7 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
         clocks_apart: false,
         losses: false,
         stall_max: Duration::from_secs(12),
+        everywhere: false,
         steps: Vec::new(),
     };
     let mut last = 0;
@@ -236,7 +240,15 @@ fn expectation(scenario: &mut Scenario, text: &str) -> Result<(), String> {
     match words[..] {
         ["losses"] => scenario.losses = true,
         ["stalls", "below", t] => scenario.stall_max = time(t)?,
-        _ => return Err("one can expect 'losses' and 'stalls below 8s'".into()),
+        ["stalls", "at", "every", "node", "below", t] => {
+            (scenario.stall_max, scenario.everywhere) = (time(t)?, true);
+        }
+        _ => {
+            return Err(
+                "one can expect 'losses', 'stalls below 8s' and 'stalls at every node below 3s'"
+                    .into(),
+            );
+        }
     }
     Ok(())
 }

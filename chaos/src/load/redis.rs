@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use staves_conformance::Begun;
 use staves_conformance::cache::{self, KeyLoad, OnKey};
+use staves_history::Operation;
 use staves_history::record::Asked;
 use staves_resp::client::{Reply, Resp};
 use staves_testkit::load::{Door, Random};
@@ -65,6 +66,21 @@ impl Redis {
 
 impl Door<KeyLoad> for Redis {
     async fn execute(&mut self, begun: &Begun<OnKey>) -> Answer {
+        let answer = self.ask(begun);
+        if self.home.is_some() && !begun.operation.is_read() {
+            let refused = match &answer {
+                Answer::Error(_, text) => Some(text.as_str()),
+                _ => None,
+            };
+            let of = (begun.client, begun.object);
+            self.shared.wrote(of, begun.called, refused);
+        }
+        answer
+    }
+}
+
+impl Redis {
+    fn ask(&mut self, begun: &Begun<OnKey>) -> Answer {
         let Some((at, mut resp)) = self.connect() else {
             return Answer::error(ErrorCode::NotServing, "no connection");
         };
