@@ -25,7 +25,9 @@ mod tests;
 mod writer;
 
 use std::collections::BTreeMap;
+use std::fs::DirBuilder;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +46,8 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 pub(crate) const FILE: &str = "directory.redb";
 /// The layout that this program writes and reads. Format 1 named members without a disk.
 const FORMAT: u32 = 2;
+/// The permissions of the data folder: all for its owner.
+const OWNERS: u32 = 0o700;
 /// redb's page cache. The log is in memory anyway.
 const CACHE_BYTES: usize = 4 << 20;
 
@@ -164,7 +168,7 @@ impl Store {
 }
 
 fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
-    std::fs::create_dir_all(folder).map_err(|e| unreadable(folder, &e))?;
+    make_folder(folder).map_err(|e| unreadable(folder, &e))?;
     // Taken for a new file it would found a new cluster, or forget a vote.
     if std::fs::metadata(path).is_ok_and(|file| file.len() == 0) {
         return Err(unreadable(
@@ -188,6 +192,37 @@ fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
             DatabaseError::DatabaseAlreadyOpen => locked(),
             e => unreadable(path, &e),
         })
+}
+
+/// A folder that only its owner may read: it is the node's identity, and its part of the directory.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    if let Some(parent) = folder.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(OWNERS).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let found = std::fs::metadata(folder)?;
+    if !found.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    let mut permissions = found.permissions();
+    let others = permissions.mode() & 0o077;
+    if others == 0 {
+        return Ok(());
+    }
+    permissions.set_mode(OWNERS);
+    match std::fs::set_permissions(folder, permissions) {
+        Ok(()) => {
+            tracing::info!(folder = %folder.display(), "the data folder was open to others: it is its owner's now (0700)")
+        }
+        // A volume may belong to somebody else and be lent to us.
+        Err(error) => {
+            tracing::warn!(folder = %folder.display(), %error, "the data folder is open to others, and stays so")
+        }
+    }
+    Ok(())
 }
 
 fn open_memory() -> Result<Database, StoreError> {

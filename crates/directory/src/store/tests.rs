@@ -87,3 +87,23 @@ fn the_stored_map_has_the_layout_of_its_format() {
          with what to do"
     );
 }
+
+/// The folder is the node's identity: others of the machine could take it, or read what the directory has.
+#[test]
+fn a_data_folder_is_its_owners_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &std::path::Path| {
+        let found = std::fs::metadata(path).expect("it is there");
+        found.permissions().mode() & 0o777
+    };
+    let outer = tempfile::tempdir().expect("a folder");
+    let (made, open) = (outer.path().join("a/made"), outer.path().join("open"));
+    std::fs::create_dir(&open).expect("a folder");
+    let wide = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&open, wide).expect("it is ours");
+    for folder in [made, open] {
+        let path = folder.join(super::FILE);
+        drop(super::open_file(&folder, &path).expect("it opens"));
+        assert_eq!(mode(&folder), 0o700, "{}", folder.display());
+    }
+}
