@@ -20,10 +20,11 @@
 //! does not encrypt yet.
 //!
 //! **Layout.** `outbox`, `queue`: what waits to be written. `connection`: the asking side. `server`,
-//! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `identity`, `options`,
-//! `error`.
+//! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `descriptors`, `refusals`:
+//! who is let in. `identity`, `options`, `error`.
 
 mod connection;
+mod descriptors;
 mod dialer;
 mod error;
 mod identity;
@@ -31,17 +32,20 @@ mod options;
 mod outbox;
 mod peers;
 mod queue;
+mod refusals;
 mod reply;
 mod server;
 mod session;
 mod traffic;
 
 pub use connection::Connection;
+pub use descriptors::Descriptors;
 pub use dialer::Dialer;
 pub use error::NetError;
 pub use identity::{Identity, Who};
 pub use options::Options;
 pub use peers::{Evidence, PeerOptions, PeerStats, Peers};
+pub use refusals::{Refusals, RefusedConnections};
 pub use reply::Reply;
 pub use server::{Handler, PeerInfo, Server};
 pub use traffic::sent_bytes;

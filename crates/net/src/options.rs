@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use staves_wire::frame::{Limits, MESSAGE_BYTES_MAX};
 
+use crate::descriptors::Descriptors;
+
 /// Bounds that both sides of a connection keep.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -26,12 +28,19 @@ pub struct Options {
     pub idle_max: Duration,
     /// A connection that takes not one byte for this long is given up.
     pub stall_max: Duration,
-    /// Most connections that a server holds at once.
+    /// Most connections of clients and tools that a server holds at once.
     pub connections_max: usize,
+    /// Most connections of nodes.
+    pub nodes_max: usize,
+    /// Most connections that have not said hello yet.
+    pub greeting_max: usize,
+    /// The descriptors that a server may take.
+    pub descriptors: Descriptors,
 }
 
 impl Default for Options {
     fn default() -> Options {
+        let descriptors = Descriptors::of_process();
         Options {
             limits: Limits::default(),
             in_flight_max: 4096,
@@ -43,6 +52,9 @@ impl Default for Options {
             idle_max: Duration::from_secs(60),
             stall_max: Duration::from_secs(10),
             connections_max: 10_000,
+            nodes_max: 4096,
+            greeting_max: descriptors.share(4),
+            descriptors,
         }
     }
 }

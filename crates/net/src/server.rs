@@ -3,22 +3,24 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
-use staves_wire::ErrorPacket;
-use staves_wire::Message;
 use staves_wire::group::GroupEnvelope;
-use staves_wire::hello::Hello;
+use staves_wire::hello::{Hello, Role};
+use staves_wire::{ErrorCode, ErrorPacket, Message};
 
+use crate::descriptors::Descriptors;
 use crate::identity::Identity;
 use crate::options::Options;
+use crate::refusals::RefusedConnections;
 use crate::reply::Reply;
 use crate::session::serve;
 
@@ -61,7 +63,10 @@ pub(crate) struct ServerShared<H> {
     pub(crate) handler: H,
     /// Bytes of answers that wait to be written, of all connections.
     pub(crate) queued: Arc<AtomicUsize>,
+    pub(crate) refused: Arc<RefusedConnections>,
     connections: AtomicU64,
+    /// Room for connections of clients and tools, and for those of nodes.
+    rooms: [Arc<Semaphore>; 2],
 }
 
 impl<H> ServerShared<H> {
@@ -69,11 +74,55 @@ impl<H> ServerShared<H> {
     pub(crate) fn next_connection(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed)
     }
+
+    /// The place of a connection of this role, or the reason why there is none.
+    pub(crate) fn place(
+        &self,
+        role: Role,
+        socket: &impl AsRawFd,
+    ) -> Result<OwnedSemaphorePermit, ErrorPacket> {
+        let Options {
+            descriptors,
+            connections_max,
+            nodes_max,
+            ..
+        } = &self.options;
+        let (room, max) = match role {
+            Role::Node => (&self.rooms[1], nodes_max),
+            Role::Client | Role::Admin => (&self.rooms[0], connections_max),
+        };
+        let busy = |text: String| ErrorPacket::new(ErrorCode::Busy, text);
+        if !descriptors.allow(role, socket) {
+            self.refused.descriptors.add(|unsaid| {
+                let Descriptors { limit, reserve } = descriptors;
+                tracing::warn!(
+                    limit,
+                    reserve,
+                    unsaid,
+                    "no file descriptor left for clients: one was refused"
+                );
+            });
+            return Err(busy(format!(
+                "this node has no file descriptor left for another client, of {} in all: close connections, ask another \
+                 node, or start it with a higher limit ('ulimit -n')",
+                descriptors.limit
+            )));
+        }
+        room.clone().try_acquire_owned().map_err(|_| {
+            self.refused.too_many.add(|unsaid| {
+                tracing::warn!(?role, max, unsaid, "too many connections: one was refused");
+            });
+            busy(format!(
+                "this node has {max} connections of this kind, which is the most that it takes: close some, or ask another node"
+            ))
+        })
+    }
 }
 
 /// An open port. It closes when this is dropped.
 pub struct Server {
     addr: SocketAddr,
+    refused: Arc<RefusedConnections>,
     /// Told to read nothing more, and to answer what there is.
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
@@ -99,16 +148,22 @@ impl Server {
     ) -> io::Result<Server> {
         let addr = listener.local_addr()?;
         let (stop, stopping) = watch::channel(false);
+        let rooms = [options.connections_max, options.nodes_max];
+        let rooms = rooms.map(|max| Arc::new(Semaphore::new(max)));
+        let refused = Arc::<RefusedConnections>::default();
         let shared = Arc::new(ServerShared {
             identity,
             options,
             handler,
             queued: Arc::default(),
+            refused: refused.clone(),
             connections: AtomicU64::new(1),
+            rooms,
         });
         let accepting = tokio::spawn(accept(listener, shared, stopping));
         Ok(Server {
             addr,
+            refused,
             stop,
             accepting,
         })
@@ -117,6 +172,11 @@ impl Server {
     /// The address that it listens at, with the port that it got.
     pub fn local_addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// The connections that it refused.
+    pub fn refused(&self) -> Arc<RefusedConnections> {
+        self.refused.clone()
     }
 
     /// Stops in good order: takes no more connections and no more requests, answers those that it has
@@ -147,7 +207,7 @@ async fn accept<H: Handler>(
     shared: Arc<ServerShared<H>>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(shared.options.connections_max));
+    let room = Arc::new(Semaphore::new(shared.options.greeting_max));
     let mut sessions = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -157,18 +217,22 @@ async fn accept<H: Handler>(
         };
         match accepted {
             Ok((socket, addr)) => {
-                let Ok(permit) = room.clone().try_acquire_owned() else {
-                    tracing::warn!(%addr, max = shared.options.connections_max, "too many connections: one was refused");
+                let Ok(greeting) = room.clone().try_acquire_owned() else {
+                    let max = shared.options.greeting_max;
+                    shared.refused.too_many.add(|unsaid| {
+                        tracing::warn!(%addr, max, unsaid, "too many connections have not said hello: one was closed");
+                    });
                     continue;
                 };
                 let (shared, stopping) = (shared.clone(), stopping.clone());
                 sessions.spawn(async move {
-                    session(socket, addr, shared, stopping).await;
-                    drop(permit);
+                    session(socket, addr, shared, stopping, greeting).await;
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                shared.refused.not_accepted.add(|unsaid| {
+                    tracing::warn!(%error, unsaid, "a connection could not be accepted");
+                });
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -182,8 +246,9 @@ async fn session<H: Handler>(
     addr: SocketAddr,
     shared: Arc<ServerShared<H>>,
     stopping: watch::Receiver<bool>,
+    greeting: OwnedSemaphorePermit,
 ) {
-    match serve(socket, addr, shared, stopping).await {
+    match serve(socket, addr, shared, stopping, greeting).await {
         Ok(()) => tracing::debug!(%addr, "connection ended"),
         Err(reason) => tracing::debug!(%addr, %reason, "connection ended"),
     }

@@ -10,7 +10,7 @@ use staves_wire::hello::{Hello, Pong, Role, Welcome};
 use staves_wire::{ErrorCode, ErrorPacket, Kind, Message, Opcode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 
 use crate::connection::{READ_BYTES, Turn};
@@ -24,6 +24,7 @@ pub(crate) async fn serve<H: Handler>(
     addr: SocketAddr,
     shared: Arc<ServerShared<H>>,
     stopping: watch::Receiver<bool>,
+    greeting: OwnedSemaphorePermit,
 ) -> Result<(), String> {
     let options = &shared.options;
     socket
@@ -39,9 +40,10 @@ pub(crate) async fn serve<H: Handler>(
         options.connect_timeout,
         greet(&mut socket, &mut input, &shared),
     );
-    let hello = hello
+    let (hello, _place) = hello
         .await
         .map_err(|_| "no hello came in time".to_owned())??;
+    drop(greeting);
     let peer = PeerInfo {
         addr,
         hello,
@@ -149,7 +151,7 @@ async fn greet<H: Handler>(
     socket: &mut TcpStream,
     input: &mut Input,
     shared: &ServerShared<H>,
-) -> Result<Hello, String> {
+) -> Result<(Hello, OwnedSemaphorePermit), String> {
     let incoming = match input.next(socket, shared.options.connect_timeout).await {
         Ok(Some(incoming)) => incoming,
         Ok(None) => return Err("it left before its hello".to_owned()),
@@ -167,10 +169,15 @@ async fn greet<H: Handler>(
         Incoming::Message(raw) => raw.header.request,
         Incoming::TooLarge { header, .. } => header.request,
     };
-    match accept_hello(incoming, shared) {
-        Ok((hello, welcome)) => {
+    let accepted = accept_hello(incoming, shared);
+    let placed = accepted.and_then(|(hello, welcome)| {
+        let place = shared.place(hello.role, socket)?;
+        Ok((hello, welcome, place))
+    });
+    match placed {
+        Ok((hello, welcome, place)) => {
             say(socket, request, &Message::Welcome(welcome)).await;
-            Ok(hello)
+            Ok((hello, place))
         }
         Err(packet) => {
             let reason = packet.to_string();

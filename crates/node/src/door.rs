@@ -12,13 +12,12 @@ mod loading;
 mod remote;
 pub(crate) mod state;
 
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,7 +25,9 @@ use tokio::task::JoinSet;
 use self::state::DoorState;
 use crate::config::Config;
 use crate::entry::Entry;
+use staves_net::Descriptors;
 use staves_resp::Limits;
+use staves_wire::hello::Role;
 
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -49,6 +50,7 @@ pub(crate) struct Door {
     pub(crate) entry: Arc<Entry>,
     pub(crate) state: Arc<DoorState>,
     clients_max: u32,
+    descriptors: Descriptors,
     limits: Limits,
 }
 
@@ -59,12 +61,36 @@ impl Door {
             entry,
             state: Arc::default(),
             clients_max: config.clients_max,
+            descriptors: Descriptors::of_process(),
             limits: Limits {
                 // So that a value which is too large is refused by its name, not by the protocol's.
                 bulk_bytes_max: (value_bytes_max + (1 << 20)).min(512 << 20),
                 ..Limits::default()
             },
         })
+    }
+
+    /// A place for a connection that was accepted, if there is one.
+    fn place(&self, socket: &TcpStream) -> Option<ClientPlace> {
+        let state = &self.state;
+        let open = state.connections.fetch_add(1, Ordering::Relaxed);
+        let place = ClientPlace(state.clone());
+        let (max, limit) = (self.clients_max, self.descriptors.limit);
+        let why = match open < max {
+            true if self.descriptors.allow(Role::Client, socket) => return Some(place),
+            true => "no file descriptor left for clients",
+            false => "clients_max are connected",
+        };
+        state.rejected.add(|unsaid| {
+            tracing::warn!(
+                open,
+                max,
+                descriptors = limit,
+                unsaid,
+                "{why}: a RESP client was refused"
+            );
+        });
+        None
     }
 }
 
@@ -84,10 +110,16 @@ pub(crate) async fn accept(
         match accepted {
             Ok((socket, addr)) => {
                 let (door, phase) = (door.clone(), phase.clone());
-                connections.spawn(serve(socket, addr, door, phase));
+                let Some(place) = door.place(&socket) else {
+                    refuse(socket);
+                    continue;
+                };
+                connections.spawn(serve(socket, addr, door, phase, place));
             }
             Err(error) => {
-                tracing::warn!(%error, "a RESP connection could not be accepted");
+                door.state.not_accepted.add(|unsaid| {
+                    tracing::warn!(%error, unsaid, "a RESP connection could not be accepted");
+                });
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -101,17 +133,9 @@ async fn serve(
     addr: SocketAddr,
     door: Arc<Door>,
     mut phase: watch::Receiver<Phase>,
+    _place: ClientPlace,
 ) {
     let state = &door.state;
-    let open = state.connections.fetch_add(1, Ordering::Relaxed);
-    let _leave = Leave(state.clone());
-    if open >= door.clients_max {
-        state.rejected_total.fetch_add(1, Ordering::Relaxed);
-        let _ = socket
-            .write_all(b"-ERR max number of clients reached\r\n")
-            .await;
-        return;
-    }
     let id = state.connections_total.fetch_add(1, Ordering::Relaxed) + 1;
     let _ = socket.set_nodelay(true);
     let ended = |error: io::Error| tracing::debug!(%addr, %error, "RESP connection ended");
@@ -133,10 +157,18 @@ async fn serve(
     state.clients.lock().remove(&id);
 }
 
-/// Counts a connection out, however it ends.
-struct Leave(Arc<DoorState>);
+/// The last words to a client that is not let in.
+fn refuse(socket: TcpStream) {
+    // A socket that was just accepted has room for them, and the client may have gone.
+    if let Ok(mut socket) = socket.into_std() {
+        let _ = socket.write_all(b"-ERR max number of clients reached\r\n");
+    }
+}
 
-impl Drop for Leave {
+/// A connection's place among the clients. Counts it out, however it ends.
+struct ClientPlace(Arc<DoorState>);
+
+impl Drop for ClientPlace {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }

@@ -97,8 +97,8 @@ pub const METRICS: &[Metric] = &[
         name: "staves_resp_connections_rejected_total",
         kind: MetricKind::Counter,
         unit: "connections",
-        help: "Connections refused because clients_max were open.",
-        value: Value::One(|s| now(&s.door.rejected_total)),
+        help: "Connections refused because clients_max were open, or all file descriptors but the reserve.",
+        value: Value::One(|s| s.door.rejected.total()),
     },
     Metric {
         name: "staves_resp_connections",
@@ -431,6 +431,29 @@ pub const METRICS: &[Metric] = &[
         unit: "messages",
         help: "Group messages let go for want of room or of a connection.",
         value: Value::One(|s| s.links.iter().map(|l| l.group_dropped).sum()),
+    },
+    Metric {
+        name: "staves_net_connections_refused_total",
+        kind: MetricKind::Counter,
+        unit: "connections",
+        help: "Connections refused on the native door, and sockets that the system did not give to any door, by the reason.",
+        value: Value::By(
+            "reason",
+            &[
+                ("descriptors", |s| s.running.refused.descriptors.total()),
+                ("too-many", |s| s.running.refused.too_many.total()),
+                ("not-accepted", |s| {
+                    s.running.refused.not_accepted.total() + s.door.not_accepted.total()
+                }),
+            ],
+        ),
+    },
+    Metric {
+        name: "staves_process_descriptors_max",
+        kind: MetricKind::Gauge,
+        unit: "descriptors",
+        help: "Most file descriptors that the process may have, a reserve for nodes and tools included.",
+        value: Value::One(|_| staves_net::Descriptors::of_process().limit),
     },
 ];
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use staves_directory::{Directory, Life};
 use staves_model::{ClusterMap, NodeId};
-use staves_net::{Identity, PeerOptions, Peers, Server, Who};
+use staves_net::{Descriptors, Identity, PeerOptions, Peers, RefusedConnections, Server, Who};
 use staves_store::Arena;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -119,7 +119,7 @@ impl Node {
             incarnation: life.incarnation,
         });
         let (witness, said) = Witness::new(directory.map());
-        let doors = (door.state.clone(), addresses.resp.port());
+        let doors = (door.state.clone(), server.refused(), addresses.resp.port());
         let now = Running::new(
             &config,
             (life, &identity),
@@ -282,6 +282,10 @@ const POLLS_MAX: u32 = 16;
 /// Runs a node on threads of its own until SIGTERM or SIGINT, and then leaves in good order; at a second
 /// signal the process exits at once, with 130.
 pub fn serve(config: Config) -> Result<(), StartError> {
+    match Descriptors::raise() {
+        Ok(Descriptors { limit, reserve }) => tracing::info!(limit, reserve, "file descriptors"),
+        Err(error) => tracing::warn!(%error, "the limit of file descriptors could not be raised"),
+    }
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = match config.threads {
         0 => processors,
@@ -324,15 +328,18 @@ async fn follow_map(host: Arc<Host>, files: Arc<Files>, mut map: watch::Receiver
     }
 }
 
+/// The state of Redis's door, the refusals of the native one, and the port of the first.
+type DoorCounts = (Arc<DoorState>, Arc<RefusedConnections>, u16);
+
 impl Running {
-    /// A node that has its life, and serves nobody yet. `door` is Redis's, with its port.
+    /// A node that has its life, and serves nobody yet.
     fn new(
         config: &Config,
         (life, identity): (Life, &Identity),
         arena: Arc<Arena>,
         witness: Witness,
         directory: &Directory,
-        ((door, resp_port), services): ((Arc<DoorState>, u16), &[HostedService]),
+        ((door, refused, resp_port), services): (DoorCounts, &[HostedService]),
     ) -> Arc<Running> {
         let saw = witness.clone();
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
@@ -363,6 +370,7 @@ impl Running {
             directory: directory.clone(),
             witness,
             door,
+            refused,
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes_max.0 as usize,
             redirect: config.resp_redirect,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use staves_directory::Directory;
 use staves_model::{ClusterMap, NodeId, NodeState, PoolId};
-use staves_net::NetError;
+use staves_net::{NetError, RefusedConnections};
 use staves_resp::{Brief, ClientFacts, Facts, Redirect, ServerInfo};
 use staves_wire::cache::CacheStats;
 use staves_wire::service::{Answer, PoolRef};
@@ -37,6 +37,8 @@ pub(crate) struct Running {
     pub(crate) directory: Directory,
     pub(crate) witness: Witness,
     pub(crate) door: Arc<DoorState>,
+    /// Connections that the native door refused.
+    pub(crate) refused: Arc<RefusedConnections>,
     pub(crate) clients_max: u32,
     pub(crate) value_bytes_max: usize,
     pub(crate) redirect: Redirect,
@@ -169,6 +171,7 @@ impl Running {
             missing_pages: figures.missing_pages,
             pages_per_second: host.fill_rate(),
             stopping: self.is_stopping(),
+            clients_refused: self.door.rejected.recent() + self.refused.recent(),
             pools: self.pool_facts(),
         }
     }

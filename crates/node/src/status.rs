@@ -81,6 +81,8 @@ pub struct NodeFacts {
     pub pages_per_second: u64,
     /// It is on its way out: it hands over what it serves, and ends.
     pub stopping: bool,
+    /// Clients that it has refused for want of connections or descriptors since its start; 0 if none in the last minute.
+    pub clients_refused: u64,
     /// Memory that the pools take of it.
     pub pools: Vec<PoolFacts>,
     /// Mounts that recently reported their use of a dataset.

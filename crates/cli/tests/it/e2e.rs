@@ -11,6 +11,7 @@ use staves_testkit::tools::{must_mount, runs};
 use crate::{Ran, staves};
 
 mod bench;
+mod descriptors;
 mod files;
 mod hung;
 mod losses;
@@ -28,6 +29,8 @@ pub struct Cluster {
     folder: tempfile::TempDir,
     /// Flags of `up` beyond the addresses.
     flags: Vec<String>,
+    /// The limit of file descriptors of each process, if not that of the test.
+    descriptors: Option<u32>,
     /// One cluster at a time: nodes that share two cores with a dozen others look dead to each other.
     _alone: MutexGuard<'static, ()>,
 }
@@ -57,8 +60,21 @@ impl Cluster {
         Cluster::start_at(&vec![None; count], flags)
     }
 
+    /// Each process with so many file descriptors, of which its soft limit grants half.
+    pub fn start_within(count: usize, descriptors: u32) -> Cluster {
+        Cluster::start_as(&vec![None; count], &[], Some(descriptors))
+    }
+
     /// With the folder that each node's process is in, where that matters.
     pub fn start_at(homes: &[Option<&std::path::Path>], flags: &[&str]) -> Cluster {
+        Cluster::start_as(homes, flags, None)
+    }
+
+    fn start_as(
+        homes: &[Option<&std::path::Path>],
+        flags: &[&str],
+        descriptors: Option<u32>,
+    ) -> Cluster {
         let count = homes.len();
         // Whose test failed has ended its nodes all the same.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,6 +94,7 @@ impl Cluster {
             nodes,
             folder,
             flags,
+            descriptors,
             _alone: alone,
         };
         for i in 0..count {
@@ -108,7 +125,17 @@ impl Cluster {
             .append(true)
             .open(self.folder.path().join(format!("{i}.log")))
             .expect("a log");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_staves"));
+        let program = env!("CARGO_BIN_EXE_staves");
+        let mut command = match self.descriptors {
+            None => Command::new(program),
+            Some(most) => {
+                let mut shell = Command::new("sh");
+                let soft = most / 2;
+                let limits = format!("ulimit -S -n {soft} && ulimit -H -n {most} && exec \"$@\"");
+                shell.args(["-c", &limits, "sh", program]);
+                shell
+            }
+        };
         command
             .args(["up", "--listen", &node.native, "--memory", "128MiB"])
             .args(["--resp", &format!("127.0.0.1:{}", node.resp)])

@@ -12,14 +12,14 @@ use tokio::net::TcpStream;
 
 use crate::common::*;
 
-struct Raw {
+pub struct Raw {
     socket: TcpStream,
     decoder: Decoder,
     buffer: BytesMut,
 }
 
 impl Raw {
-    async fn open(addr: &str) -> Raw {
+    pub async fn open(addr: &str) -> Raw {
         let socket = TcpStream::connect(addr).await.expect("it listens");
         Raw {
             socket,
@@ -28,7 +28,7 @@ impl Raw {
         }
     }
 
-    async fn greeted(addr: &str) -> Raw {
+    pub async fn greeted(addr: &str) -> Raw {
         let mut raw = Raw::open(addr).await;
         let hello = staves_net::Identity::client(CLUSTER).hello();
         raw.say(1, &Message::Hello(hello)).await;
@@ -36,7 +36,7 @@ impl Raw {
         raw
     }
 
-    async fn say(&mut self, request: u64, message: &Message) {
+    pub async fn say(&mut self, request: u64, message: &Message) {
         let mut bytes = BytesMut::new();
         frame::encode(
             Envelope {
@@ -54,7 +54,7 @@ impl Raw {
     }
 
     /// The next message; `None` when the other side has closed.
-    async fn hear(&mut self) -> Option<(u64, Message)> {
+    pub async fn hear(&mut self) -> Option<(u64, Message)> {
         loop {
             match self
                 .decoder
@@ -277,24 +277,7 @@ fn a_server_that_has_enough_requests_stops_reading() {
     });
 }
 
-#[test]
-fn no_more_connections_than_allowed() {
-    block_on(async {
-        let options = Options {
-            connections_max: 2,
-            ..Options::default()
-        };
-        let (_server, _, addr) = server(options).await;
-        let one = Raw::greeted(&addr).await;
-        let _two = Raw::greeted(&addr).await;
-        let mut three = Raw::open(&addr).await;
-        assert!(three.hear().await.is_none(), "the third is closed");
-        drop(one);
-        until_greeted(&addr).await;
-    });
-}
-
-async fn until_greeted(addr: &str) {
+pub async fn until_greeted(addr: &str) {
     let identity = staves_net::Identity::client(CLUSTER);
     while staves_net::Connection::open(addr, &identity, &Options::default())
         .await

@@ -1,5 +1,6 @@
 //! Connections over loopback: what they promise, and what they bear.
 
+mod admission;
 mod common;
 mod connection;
 mod hostile;

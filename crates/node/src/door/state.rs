@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use parking_lot::Mutex;
+use staves_net::Refusals;
 use staves_resp::ClientFacts;
 
 /// The door's counts and connections.
@@ -11,7 +12,10 @@ use staves_resp::ClientFacts;
 pub(crate) struct DoorState {
     pub(crate) connections_total: AtomicU64,
     pub(crate) connections: AtomicU32,
-    pub(crate) rejected_total: AtomicU64,
+    /// Clients beyond `clients_max` or the descriptors.
+    pub(crate) rejected: Refusals,
+    /// The system gave no socket.
+    pub(crate) not_accepted: Refusals,
     pub(crate) commands_total: AtomicU64,
     pub(crate) read_bytes_total: AtomicU64,
     pub(crate) written_bytes_total: AtomicU64,

@@ -24,6 +24,7 @@ pub(super) fn sentence(report: &StatusReport) -> String {
         parts.push("every bucket has all its copies".into());
     }
     parts.extend(full(report));
+    parts.extend(refused(report));
     parts.extend(rebuild(report));
     parts.extend(directory(report));
     parts.push(tolerance(report));
@@ -216,6 +217,26 @@ fn full(report: &StatusReport) -> Vec<String> {
         format!("pool '{name}' has used up its memory on {at} ({what})")
     };
     report.full().into_iter().map(text).collect()
+}
+
+/// The nodes that have refused clients in the last minute.
+fn refused(report: &StatusReport) -> Option<String> {
+    let refuse = |node: &&super::NodeStatus| {
+        let facts = node.facts.as_ref();
+        facts.is_some_and(|facts| facts.clients_refused > 0)
+    };
+    let nodes: Vec<String> = report
+        .nodes
+        .iter()
+        .filter(refuse)
+        .map(|node| node.name.clone())
+        .collect();
+    (!nodes.is_empty()).then(|| {
+        format!(
+            "{} refused clients in the last minute (all of clients_max or of the file descriptors are taken: see the log)",
+            listed(&nodes)
+        )
+    })
 }
 
 fn rebuild(report: &StatusReport) -> Option<String> {
