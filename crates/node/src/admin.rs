@@ -4,35 +4,136 @@
 //! stay (a node does not turn unready because others are away, but it does when it has been cut off from
 //! the directory's majority for so long that it answers for no key), `/metrics` has
 //! Prometheus's text, `/api/v1/status` the cluster's state as JSON.
+//!
+//! A connection carries one request, which has little time to come and to be answered, and there are few of them at a time:
+//! nobody who says nothing keeps a descriptor. It answers to this node's own names only ([`HostNames`]).
 
+mod names;
+
+use std::io::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use staves_net::{Descriptors, Refusals};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::entry::Entry;
 use crate::metrics;
+pub(crate) use names::HostNames;
 
 type Shared = Arc<Entry>;
 
+/// The time that a request may take to come, and with its answer.
+const HEADER: Duration = Duration::from_secs(5);
+const REQUEST: Duration = Duration::from_secs(30);
+/// Most connections at a time, where there are descriptors enough.
+const CONNECTIONS_MAX: usize = 64;
+/// After the operating system refused to accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The answer to a connection that there is no room for.
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 53\r\n\r\n\
+    too many connections to this door: come back shortly\n";
+
 /// Serves the door until the task is aborted.
-pub(crate) fn serve(listener: TcpListener, running: Shared) -> JoinHandle<()> {
+pub(crate) fn serve(listener: TcpListener, names: HostNames, running: Shared) -> JoinHandle<()> {
     let app = Router::new()
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics_text))
         .route("/api/v1/status", get(status))
         .with_state(running);
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, app).await {
-            tracing::warn!(%error, "the admin door closed");
+    tokio::spawn(accept(listener, app, Arc::new(names)))
+}
+
+async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
+    let max = CONNECTIONS_MAX.min(Descriptors::of_process().share(8));
+    let room = Arc::new(Semaphore::new(max));
+    let (refused, not_accepted) = (Refusals::default(), Refusals::default());
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((socket, addr)) => {
+                let Ok(permit) = room.clone().try_acquire_owned() else {
+                    refused.add(|unsaid| {
+                        tracing::warn!(%addr, max, unsaid, "too many connections to the admin door: one was refused");
+                    });
+                    refuse(socket);
+                    continue;
+                };
+                let (app, names) = (app.clone(), names.clone());
+                connections.spawn(async move {
+                    let _ = tokio::time::timeout(REQUEST, converse(socket, app, names)).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                not_accepted.add(|unsaid| {
+                    tracing::warn!(%error, unsaid, "a connection to the admin door could not be accepted");
+                });
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
         }
-    })
+    }
+}
+
+fn refuse(socket: TcpStream) {
+    // A socket that was just accepted has room for it, and the client may have gone.
+    if let Ok(mut socket) = socket.into_std() {
+        let _ = socket.write_all(FULL);
+    }
+}
+
+/// One request and its answer.
+async fn converse(socket: TcpStream, app: Router, names: Arc<HostNames>) {
+    let Ok(local) = socket.local_addr() else {
+        return;
+    };
+    let guard = move |request, next| known_host(names.clone(), local.ip(), request, next);
+    let app = TowerToHyperService::new(app.layer(from_fn(guard)));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER);
+    let served = http.keep_alive(false);
+    let served = served.serve_connection(TokioIo::new(socket), app);
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "a connection to the admin door ended");
+    }
+}
+
+/// Refuses requests for hosts that are not this node.
+async fn known_host(
+    names: Arc<HostNames>,
+    local: IpAddr,
+    request: Request,
+    next: Next,
+) -> Response {
+    match names.stranger(request.uri(), request.headers(), local) {
+        None => next.run(request).await,
+        Some(host) => {
+            let text = format!(
+                "'{host}' is none of this node's names: ask for localhost, its address or its name, or start it with \
+                 --advertise admin={host}\n"
+            );
+            (StatusCode::MISDIRECTED_REQUEST, text).into_response()
+        }
+    }
 }
 
 async fn readyz(State(running): State<Shared>) -> (StatusCode, String) {
@@ -51,7 +152,7 @@ async fn metrics_text(State(running): State<Shared>) -> impl IntoResponse {
     (headers, text.unwrap_or_default())
 }
 
-async fn status(State(running): State<Shared>) -> axum::response::Response {
+async fn status(State(running): State<Shared>) -> Response {
     match running.get() {
         Some(running) => {
             let headers = [(header::CONTENT_TYPE, "application/json")];

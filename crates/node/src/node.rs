@@ -101,7 +101,8 @@ impl Node {
         let server = liveness.serve(listeners.native, |door| {
             Server::on(door, identity.clone(), net, handler)
         })?;
-        let mut tasks = vec![admin::serve(listeners.admin, entry.clone())];
+        let names = admin::HostNames::new(&config, &told);
+        let mut tasks = vec![admin::serve(listeners.admin, names, entry.clone())];
         let door = Door::new(&config, entry.clone());
         let (phase, at) = watch::channel(Phase::Joining);
         let accepting = tokio::spawn(door::accept(listeners.resp, door.clone(), at));

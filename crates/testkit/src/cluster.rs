@@ -151,7 +151,7 @@ impl TestNode {
     pub fn metric(&self, name: &str) -> u64 {
         use std::io::{Read, Write};
         let mut door = std::net::TcpStream::connect(self.addresses.admin).expect("it opens");
-        let ask = b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        let ask = b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         door.write_all(ask).expect("it listens");
         let mut page = String::new();
         door.read_to_string(&mut page).expect("it answers");

@@ -124,7 +124,7 @@ fn an_address_of_the_own_cluster_leads_back_to_it() {
 fn http(addr: SocketAddr, path: &str) -> String {
     let mut socket = TcpStream::connect(addr).expect("the admin door");
     socket.set_read_timeout(Some(DEADLINE)).expect("a time-out");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("sent");
     let mut answer = String::new();
     socket.read_to_string(&mut answer).expect("answered");

@@ -6,6 +6,7 @@ mod answers;
 mod clocks;
 mod configs;
 mod counter;
+mod doors;
 mod failover;
 mod files;
 mod hostile;

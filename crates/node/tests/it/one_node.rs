@@ -231,7 +231,7 @@ fn nonsense_ends_its_own_connection_only() {
 
 fn http(node: &TestNode, path: &str) -> String {
     let mut socket = TcpStream::connect(node.addresses.admin).expect("the admin door");
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("a request");
     let mut answer = String::new();
     socket.read_to_string(&mut answer).expect("an answer");
