@@ -233,7 +233,7 @@ impl Dataset {
 
     /// The same, with what is known of it.
     pub fn open_with_stat(&self, path: &[u8]) -> Result<(OpenFile, Stat), SourceError> {
-        let stat = self.inner.source.stat(path)?;
+        let stat = self.inner.source.stat_to_open(path)?;
         match &stat.kind {
             Kind::File { version, .. } => {
                 let version = self.version(path, stat.size, version.clone());

@@ -5,6 +5,7 @@
 //! records the calls that hold a thread now, `folder/stat_cache.rs` the folder's earlier answers.
 
 mod in_flight;
+mod lease;
 mod local;
 mod stat_cache;
 mod workers;
@@ -64,12 +65,25 @@ impl Folder {
 
     /// See [`crate::Source::stat`]. While the folder is silent, its last cached answer.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
+        self.stat_with(path, LocalFolder::stat)
+    }
+
+    /// See [`crate::Source::stat_to_open`]. While the folder is silent, its last cached answer.
+    pub fn stat_to_open(&self, path: &[u8]) -> Result<Stat, SourceError> {
+        self.stat_with(path, LocalFolder::stat_to_open)
+    }
+
+    fn stat_with(
+        &self,
+        path: &[u8],
+        stat: fn(&LocalFolder, &[u8]) -> Result<Stat, SourceError>,
+    ) -> Result<Stat, SourceError> {
         let (local, in_flight, asked) =
             (self.local.clone(), self.in_flight.clone(), path.to_owned());
         self.in_flight.refuse(self.place(), Operation::Stat, path)?;
         let said = self.workers.call(move |_| {
             let _at = in_flight.enter(Operation::Stat, &asked);
-            local.stat(&asked)
+            stat(&local, &asked)
         });
         self.believe(path, said, self.workers.is_silent())
     }

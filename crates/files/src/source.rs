@@ -71,6 +71,15 @@ impl Source {
         }
     }
 
+    /// The same for a file that is about to be read: one that a program has open for writing counts as fresh, where the
+    /// file system reports that.
+    pub fn stat_to_open(&self, path: &[u8]) -> Result<Stat, SourceError> {
+        match self {
+            Source::Folder(folder) => folder.stat_to_open(path),
+            Source::Remote(remote) => remote.stat(path),
+        }
+    }
+
     /// The names in a folder, in no order. One with too many names is refused. Blocks the thread for as long
     /// as the source takes, but not for ever.
     pub fn list(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, Stat)>, SourceError> {

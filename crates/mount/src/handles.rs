@@ -30,6 +30,8 @@ pub struct OpenFile<F> {
     pub ahead: Mutex<Ahead>,
     /// Another version is there now.
     pub stale: AtomicBool,
+    /// It was fresh when it was opened, and was not found settled since.
+    pub unsettled: AtomicBool,
 }
 
 /// All that is open.
@@ -84,6 +86,13 @@ impl<F> Handles<F> {
     pub fn open_of(&self, inode: u64) -> Option<Arc<OpenFile<F>>> {
         let files = self.files.read();
         files.values().find(|open| open.inode == inode).cloned()
+    }
+
+    /// Open files that were fresh when they were opened, and not found settled since.
+    pub fn unsettled(&self) -> Vec<Arc<OpenFile<F>>> {
+        let files = self.files.read();
+        let unsettled = |open: &&Arc<OpenFile<F>>| open.unsettled.load(Ordering::Relaxed);
+        files.values().filter(unsettled).cloned().collect()
     }
 
     /// An open folder.

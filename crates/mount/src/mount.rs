@@ -2,7 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -114,6 +114,9 @@ pub enum MountError {
 /// The interval between checks that serving is over, where that is waited for.
 const LOOK: Duration = Duration::from_millis(10);
 
+/// The lifetime of pages of a file that may be changing without a sign.
+const SETTLE_EVERY: Duration = Duration::from_secs(1);
+
 /// A mount that is being served. Dropping it unmounts, without waiting for programs that have files open.
 ///
 /// It takes away what it mounted and nothing else: once that is gone, another may have mounted at the same folder.
@@ -150,7 +153,9 @@ impl EndSignals {
 pub fn mount<S: Files>(files: S, dir: &Path, options: &Options) -> Result<Mounted, MountError> {
     let dir = ready(dir, None)?;
     let (queue, work) = outdated::queue();
-    let requests = Requests(Arc::new(Serve::new(files, options, queue)));
+    let serve = Arc::new(Serve::new(files, options, queue));
+    let served = Arc::downgrade(&serve);
+    let requests = Requests(serve);
     let session = Session::new(requests, &dir, &config(options)).map_err(|e| refused(&dir, e))?;
     let device = points::at(&dir).map_err(failed("look at", &dir))?;
     let device = device.map(|point| point.device).unwrap_or_default();
@@ -170,8 +175,20 @@ pub fn mount<S: Files>(files: S, dir: &Path, options: &Options) -> Result<Mounte
     let told = told.spawn(move || work.run(&notifier));
     // Dropping it unmounts.
     told.map_err(failed("start threads for", &mounted.dir))?;
+    let settling = Builder::new().name("mount-settling".into());
+    let settling = settling.spawn(move || settle(&served));
+    settling.map_err(failed("start threads for", &mounted.dir))?;
     set_read_ahead(&mounted.device, options.kernel_read_ahead_kib);
     Ok(mounted)
+}
+
+/// Looks after files that were open while they changed, until the mount is over.
+fn settle<S: Files>(served: &Weak<Serve<S>>) {
+    while let Some(serve) = served.upgrade() {
+        serve.settle();
+        drop(serve);
+        std::thread::sleep(SETTLE_EVERY);
+    }
 }
 
 /// Unmounts what is mounted at a folder by any process. `lazily`: even if it is in use; who has files open keeps them as long as

@@ -47,16 +47,18 @@ pub fn queue() -> (OutdatedQueue, Work) {
 }
 
 impl OutdatedQueue {
-    /// Puts in, if there is room.
-    pub fn push(&self, outdated: Outdated) {
+    /// Puts in, if there is room; whether there was.
+    pub fn push(&self, outdated: Outdated) -> bool {
         let names = matches!(outdated, Outdated::Names(_));
         // Before it is in, for it may be done at once.
         if names {
             self.at_names.store(true, Ordering::Relaxed);
         }
-        if self.sender.try_send(outdated).is_err() && names {
+        let is_in = self.sender.try_send(outdated).is_ok();
+        if !is_in && names {
             self.at_names.store(false, Ordering::Relaxed);
         }
+        is_in
     }
 
     /// Names are being let go of.

@@ -134,6 +134,28 @@ impl<S: Files> Serve<S> {
         }
     }
 
+    /// Drops the kernel's pages of open files that may be changing without a sign, and looks whether they still are. What is
+    /// read after such a file is found settled is kept.
+    pub fn settle(&self) {
+        for open in self.handles.unsettled() {
+            let is_settled = match self.files.open(&open.path) {
+                Ok(now) => {
+                    let (now, then) =
+                        (self.files.stat_open(&now), self.files.stat_open(&open.file));
+                    if now.version != then.version {
+                        self.outdate(open.inode);
+                    }
+                    now.version != then.version || !now.fresh
+                }
+                Err(_) => false,
+            };
+            // After the look: pages of before it go.
+            let dropped = self.outdated.push(Outdated::Pages(open.inode));
+            open.unsettled
+                .store(!(is_settled && dropped), Ordering::Relaxed);
+        }
+    }
+
     fn errno(&self, path: &Path, error: &FileError, errno: Errno) -> Errno {
         self.complaints.log(path, error);
         errno
@@ -220,6 +242,7 @@ impl<S: Files> Serve<S> {
             path,
             ahead: Mutex::new(Ahead::new(ahead_bytes)),
             stale: AtomicBool::new(false),
+            unsettled: AtomicBool::new(fresh),
         };
         let handle = self.handles.add_file(open).ok_or(Errno::ENFILE)?;
         Ok((handle, keep | FopenFlags::FOPEN_NOFLUSH))

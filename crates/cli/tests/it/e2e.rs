@@ -22,6 +22,7 @@ mod mounting;
 mod nfs;
 mod recovery;
 mod scrub;
+mod written;
 
 /// Real nodes, killed when dropped.
 pub struct Cluster {

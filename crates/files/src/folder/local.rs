@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use super::lease;
 use crate::crossing;
 use crate::entry::{Keep, Kind, Reader, SourceError, Stat};
 use crate::version::FileVersion;
@@ -27,6 +28,8 @@ const FRESH: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_secs(1);
 /// Folders of which it is remembered whether everybody may enter them; when there are more, all are forgotten.
 const WAYS_MAX: usize = 4096;
+/// File systems of which it is remembered whether they report writers; when there are more, all are forgotten.
+const DEVICES_MAX: usize = 64;
 /// Longest text of a symbolic link.
 const LINK_BYTES: usize = 4096;
 /// Nothing outside of the folder, and nothing by way of a link: kernels follow links themselves, and who may enter the folders on
@@ -41,6 +44,8 @@ pub struct LocalFolder {
     open: Mutex<Open>,
     /// Of folders: whether everybody may enter them, and when that was looked at.
     ways: Mutex<HashMap<Vec<u8>, (bool, Instant)>>,
+    /// Of file systems, by their device: whether their leases are about writers.
+    leases: Mutex<HashMap<(u32, u32), bool>>,
 }
 
 /// The target of the folder's path.
@@ -67,6 +72,7 @@ impl LocalFolder {
             root: Mutex::default(),
             open: Mutex::default(),
             ways: Mutex::default(),
+            leases: Mutex::default(),
         }
     }
 
@@ -156,6 +162,38 @@ impl LocalFolder {
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
         let name = self.open_at(path, OFlags::PATH | OFlags::NOFOLLOW)?;
         self.stat_of(&name, path)
+    }
+
+    /// See [`crate::Source::stat_to_open`].
+    pub fn stat_to_open(&self, path: &[u8]) -> Result<Stat, SourceError> {
+        let name = self.open_at(path, OFlags::PATH | OFlags::NOFOLLOW)?;
+        let mut stat = self.stat_of(&name, path)?;
+        if let Kind::File { fresh, .. } = &mut stat.kind
+            && !*fresh
+            && self.reports_writers(&name)
+            && let Ok(file) = self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK)
+        {
+            *fresh = lease::has_writer(file);
+        }
+        Ok(stat)
+    }
+
+    /// True if a lease that is refused means a writer, where a file is. Asked of each file system once.
+    fn reports_writers(&self, file: impl AsFd) -> bool {
+        let Ok(seen) = look(&file) else {
+            return false;
+        };
+        let device = (seen.stx_dev_major, seen.stx_dev_minor);
+        let known = self.leases.lock().get(&device).copied();
+        known.unwrap_or_else(|| {
+            let reports = lease::is_about_writers(file);
+            let mut leases = self.leases.lock();
+            if leases.len() >= DEVICES_MAX {
+                leases.clear();
+            }
+            leases.insert(device, reports);
+            reports
+        })
     }
 
     fn stat_of(&self, name: &OwnedFd, path: &[u8]) -> Result<Stat, SourceError> {
@@ -257,7 +295,10 @@ impl LocalFolder {
                 path: text(&file.path),
             });
         }
-        let read = read(&open, file, from, len, for_all);
+        // Before the bytes: what a program maps from now on moves the times at its first write.
+        let has_writer = self.reports_writers(&open) && lease::has_writer(&open);
+        let read = read(&open, file, from, len)
+            .map(|read| read.map(|(bytes, seen)| (bytes, keep(&seen, for_all, has_writer))));
         if let Ok(Some(read)) = read {
             return Ok(read);
         }
@@ -374,14 +415,13 @@ fn refuse_ours(root: &OwnedFd, path: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Bytes of a file, if they are those of that version.
+/// Bytes of a file, if they are those of that version, and what was seen of it after.
 fn read(
     open: &File,
     file: &FileVersion,
     from: u64,
     len: usize,
-    for_all: bool,
-) -> Result<Option<(Bytes, Keep)>, Errno> {
+) -> Result<Option<(Bytes, Statx)>, Errno> {
     let mut bytes = BytesMut::zeroed(len);
     match open.read_exact_at(&mut bytes, from) {
         Ok(()) => {}
@@ -391,7 +431,7 @@ fn read(
         },
     }
     let seen = look_anew(open)?;
-    Ok((version(&seen) == file.version).then(|| (bytes.freeze(), keep(&seen, for_all))))
+    Ok((version(&seen) == file.version).then(|| (bytes.freeze(), seen)))
 }
 
 fn look(file: impl AsFd) -> Result<Statx, Errno> {
@@ -429,10 +469,10 @@ fn is_for_all(seen: &Statx) -> bool {
     seen.stx_mode & all == all
 }
 
-fn keep(seen: &Statx, for_all: bool) -> Keep {
+fn keep(seen: &Statx, for_all: bool, has_writer: bool) -> Keep {
     match for_all && is_for_all(seen) {
         false => Keep::Never,
-        true if is_fresh(seen) => Keep::NotYet,
+        true if has_writer || is_fresh(seen) => Keep::NotYet,
         true => Keep::Yes,
     }
 }

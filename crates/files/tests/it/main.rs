@@ -2,6 +2,7 @@
 
 mod hostile;
 mod lists;
+mod mapped;
 mod remembered;
 mod stores;
 mod tls;

@@ -265,3 +265,38 @@ fn d9_pages_read_while_a_file_was_fresh_do_not_outlive_that() {
     });
     mounted.unmount().unwrap();
 }
+
+/// Regression: whoever kept a file open that is written without a sign saw the pages of its first look for as long.
+#[test]
+fn d9_pages_of_an_open_file_that_changes_without_a_sign_do_not_stay() {
+    if !can_mount() {
+        return;
+    }
+    let sly = Arc::new(Sly::default());
+    sly.fresh.store(true, Ordering::Relaxed);
+    let dir = tempfile::tempdir().unwrap();
+    let mounted =
+        staves_mount::mount(Shared(sly.clone()), dir.path(), &Options::default()).unwrap();
+    let open = File::open(dir.path().join("file")).unwrap();
+    let byte = || {
+        let mut byte = [0];
+        open.read_exact_at(&mut byte, 0).unwrap();
+        byte[0]
+    };
+    for value in [3, 4] {
+        sly.byte.store(value, Ordering::Relaxed);
+        wait_until("its pages go", || byte() == value);
+    }
+    // Settled, its pages are kept, open or not.
+    sly.fresh.store(false, Ordering::Relaxed);
+    let reads = || sly.reads.load(Ordering::Relaxed);
+    wait_until("its pages stay", || {
+        let before = reads();
+        for _ in 0..25 {
+            assert_eq!(byte(), 4);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        reads() == before
+    });
+    mounted.unmount().unwrap();
+}

@@ -15,21 +15,21 @@ use super::mount::{Point, bytes};
 use super::{Cluster, PATIENCE};
 
 /// Files count as changing until two seconds after their last change.
-const SETTLED: Duration = Duration::from_millis(2100);
-const MIB: usize = 1 << 20;
+pub const SETTLED: Duration = Duration::from_millis(2100);
+pub const MIB: usize = 1 << 20;
 
 /// A cluster with a mounted folder, with settled files in it.
-struct Mounted {
+pub struct Mounted {
     // Fields are dropped in this order.
     _point: Point,
-    at: PathBuf,
-    source: PathBuf,
+    pub at: PathBuf,
+    pub source: PathBuf,
     cluster: Cluster,
     _dir: tempfile::TempDir,
 }
 
 impl Mounted {
-    fn new(nodes: usize, files: &[(&str, &[u8])]) -> Mounted {
+    pub fn new(nodes: usize, files: &[(&str, &[u8])]) -> Mounted {
         let cluster = Cluster::start(nodes);
         let dir = tempfile::tempdir().expect("a folder");
         let (source, at) = (dir.path().join("data"), dir.path().join("mnt"));
@@ -52,7 +52,7 @@ impl Mounted {
         }
     }
 
-    fn preload(&self, name: &str) {
+    pub fn preload(&self, name: &str) {
         let ran = self.cluster.run(0, &["files", "preload", "data", name]);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     }
@@ -101,7 +101,7 @@ while not os.path.exists(stop):
 print(longest, flush=True)
 ";
 
-struct Reader(Child);
+pub struct Reader(pub Child);
 
 impl Drop for Reader {
     fn drop(&mut self) {
