@@ -80,10 +80,12 @@ impl Folder {
     ) -> Result<Stat, SourceError> {
         let (local, in_flight, asked) =
             (self.local.clone(), self.in_flight.clone(), path.to_owned());
-        self.in_flight.refuse(self.place(), Operation::Stat, path)?;
-        let said = self.workers.call(move |_| {
-            let _at = in_flight.enter(Operation::Stat, &asked);
-            stat(&local, &asked)
+        let refused = self.in_flight.refuse(self.place(), Operation::Stat, path);
+        let said = refused.and_then(|()| {
+            self.workers.call(move |_| {
+                let _at = in_flight.enter(Operation::Stat, &asked);
+                stat(&local, &asked)
+            })
         });
         self.believe(path, said, self.workers.is_silent())
     }

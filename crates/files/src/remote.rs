@@ -6,7 +6,7 @@
 //!
 //! **Bounds.** A request is tried [three times](PAUSES), a server that is silent for 5 s is given up, and all tries together
 //! take at most 25 s. At most [`AT_ONCE`] requests for bytes of a source are under way in a process. Attributes of a name are
-//! cached for [`STAT_TTL`]; a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
+//! cached for [`STAT_TTL`], and five minutes while the server does not answer; a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
 //!
 //! `remote/address.rs`: addresses. `remote/bounded.rs`: the bounds of lists. `remote/bucket.rs`: credentials;
 //! `remote/door.rs`: new ones. `remote/manifest.rs`: lists of servers that cannot list. `remote/failure.rs`: errors.
@@ -161,12 +161,16 @@ impl Remote {
             Ok(read) => return Ok(read),
             Err(failure) => failure,
         };
-        self.names.forget(path);
+        match failure.is_clear() {
+            true => self.names.forget(path),
+            false => self.names.doubt(path),
+        }
         // Some say in other words that the file is another one: that it is too short, that there is no such range.
         if !failure.is_clear()
             && let Ok(Some(stat)) = self.ask_name(path).await
             && !is_still(&stat, file)
         {
+            self.names.forget(path);
             return Err(self.error(path, Failure::Changed));
         }
         Err(self.error(path, failure))

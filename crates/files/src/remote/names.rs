@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::future::join;
@@ -22,6 +22,10 @@ use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
 
+/// The lifetime of an answer while the server gives none: it may take so long to restart.
+const AWAY_TTL: Duration = Duration::from_secs(300);
+/// The longest wait for an answer about a name of which there is an earlier one.
+const AWAY_WAIT: Duration = Duration::from_secs(6);
 /// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
 const REMEMBERED_MAX: usize = 1 << 16;
 /// Folders of WebDAV servers whose names are remembered.
@@ -36,6 +40,8 @@ const MANIFEST: &str = "MANIFEST";
 /// The names of a source, and the origin of its lists.
 pub struct Names {
     known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
+    /// The time of the last question about a name that had no answer; `None` once one has.
+    unanswered: Mutex<Option<Instant>>,
     lists: Mutex<Option<(Instant, Lists)>>,
     dav: Mutex<HashMap<String, (Instant, Arc<Listed>)>>,
     place: Place,
@@ -89,6 +95,7 @@ impl Names {
         };
         Names {
             known: Mutex::default(),
+            unanswered: Mutex::default(),
             lists: Mutex::default(),
             dav: Mutex::default(),
             place,
@@ -106,10 +113,41 @@ impl Names {
         (since.elapsed() < STAT_TTL).then(|| stat.clone())
     }
 
+    /// The next caller asks the server, and goes on with what is known if there is no answer.
+    pub fn doubt(&self, path: &str) {
+        let mut known = self.known.lock();
+        if let Some((since, _)) = known.get_mut(path)
+            && since.elapsed() < STAT_TTL
+            && let Some(old) = Instant::now().checked_sub(STAT_TTL)
+        {
+            *since = old;
+        }
+    }
+
+    /// The last answer for a name, if there was such a name, for when there is no newer one.
+    fn last_known(&self, path: &str) -> Option<Stat> {
+        let known = self.known.lock();
+        let (since, stat) = known.get(path)?;
+        stat.clone().filter(|_| since.elapsed() < AWAY_TTL)
+    }
+
+    /// True if the server did not answer just now. One caller at a time is sent to ask again.
+    fn is_away(&self) -> bool {
+        let mut unanswered = self.unanswered.lock();
+        match unanswered.as_mut() {
+            Some(at) if at.elapsed() < STAT_TTL => true,
+            Some(at) => {
+                *at = Instant::now();
+                false
+            }
+            None => false,
+        }
+    }
+
     fn remember(&self, path: &str, stat: Option<Stat>) {
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, (since, _)| since.elapsed() < STAT_TTL);
+            known.retain(|_, (since, _)| since.elapsed() < AWAY_TTL);
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
@@ -119,7 +157,7 @@ impl Names {
 }
 
 impl Remote {
-    /// See [`crate::Source::stat`].
+    /// See [`crate::Source::stat`]. While the server does not answer, its last answer.
     pub fn stat(self: &Arc<Self>, path: &[u8]) -> Result<Stat, SourceError> {
         let path = self.plain(path)?;
         if path.is_empty() {
@@ -128,15 +166,27 @@ impl Remote {
         if let Some(known) = self.names.known(&path) {
             return known.ok_or_else(|| self.error(&path, Failure::NotFound));
         }
+        let last = self.names.last_known(&path);
+        if let Some(last) = last.clone().filter(|_| self.names.is_away()) {
+            return Ok(last);
+        }
         let (me, asked) = (self.clone(), path.clone());
-        self.blocking(&path, async move {
+        let work = async move {
             let stat = match me.is_web() {
                 true => me.stat_on_web(&asked).await?,
                 false => me.stat_in_bucket(&asked).await?,
             };
             me.names.remember(&asked, stat.clone());
             stat.ok_or(Failure::NotFound)
-        })
+        };
+        let within = last.as_ref().map_or(TOTAL * 2, |_| AWAY_WAIT);
+        let answer = driver::block(work, within).unwrap_or_else(|why| Err(Failure::Other(why)));
+        let is_answered = answer.as_ref().err().is_none_or(Failure::is_clear);
+        *self.names.unanswered.lock() = (!is_answered).then(Instant::now);
+        match (answer, last) {
+            (Err(_), Some(last)) if !is_answered => Ok(last),
+            (answer, _) => answer.map_err(|failure| self.error(&path, failure)),
+        }
     }
 
     /// See [`crate::Source::list`].

@@ -425,6 +425,46 @@ fn a_name_is_asked_for_beside_the_list_that_it_is_in() {
     );
 }
 
+/// Row D11: a name that was asked for lately is known while its server is away, and asked for again once it is back. Regression: bytes
+/// in memory could not be opened without a bucket or a web server.
+#[test]
+fn d11_names_are_known_while_their_server_hangs() {
+    let is_away = Arc::new(AtomicBool::new(false));
+    let version = Arc::new(AtomicUsize::new(1));
+    let (away, now) = (is_away.clone(), version.clone());
+    let headers = move || {
+        while away.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let version = now.load(Ordering::SeqCst);
+        format!("ETag: \"{version}\"\r\nLast-Modified: Mon, 05 Jan 2026 10:00:00 GMT\r\n")
+    };
+    let server = Server::start(headers, Box::new(|_, _, _| ()));
+    let source = server.source();
+    let before = source.stat(b"f").unwrap();
+    is_away.store(true, Ordering::SeqCst);
+    // Longer than an answer is believed without a question.
+    std::thread::sleep(Duration::from_millis(5100));
+    for _ in 0..20 {
+        let began = Instant::now();
+        assert_eq!(source.stat(b"f").as_ref(), Ok(&before));
+        assert!(began.elapsed() < BOUND);
+    }
+    let unknown = source.stat(b"sub/g");
+    assert!(
+        matches!(unknown, Err(SourceError::Unreachable { .. })),
+        "{unknown:?}"
+    );
+    version.store(2, Ordering::SeqCst);
+    is_away.store(false, Ordering::SeqCst);
+    let began = Instant::now();
+    while source.stat(b"f").as_ref() == Ok(&before) {
+        assert!(began.elapsed() < BOUND, "it is asked again");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(source.stat(b"f").is_ok());
+}
+
 /// Regression: a manifest on a file server that was gone held the one thread that asks all servers. A pipe that nobody writes to
 /// holds whoever opens it as well.
 #[test]

@@ -188,4 +188,16 @@ fn d11_a_source_that_hangs_holds_neither_mount_nor_node() {
         std::thread::sleep(Duration::from_millis(50));
     }
     drop(unread);
+
+    // Regression: the folder itself is asked for first, and holds who does; from then on nothing could be opened.
+    gate.set(true);
+    std::thread::sleep(Duration::from_millis(1100)); // the kernel asks again
+    within("opening again and again", move || {
+        let until = Instant::now() + Duration::from_secs(15);
+        while Instant::now() < until {
+            let opened = std::fs::read(point.join("read"));
+            assert!(opened.expect("its name was asked for lately") == whole);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    });
 }
