@@ -377,6 +377,18 @@ pub fn status(address: &str) -> anyhow::Result<Value> {
     serde_json::from_str(body).context("no JSON")
 }
 
+/// True if every bucket has its members and the directory its voters. `status --check` misses every node
+/// that is not up; here some stay away on purpose.
+pub fn is_whole(said: &serde_json::Value) -> bool {
+    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+    let pools = list(&said["pools"]);
+    let nodes = list(&said["nodes"]);
+    let is_up = |id: &serde_json::Value| nodes.iter().any(|n| n["id"] == *id && n["up"] == true);
+    let whole = |pool: &serde_json::Value| pool["whole"] == pool["buckets"];
+    let led = said["directory"]["leader"].is_u64();
+    led && pools.iter().all(whole) && list(&said["directory"]["voters"]).iter().all(is_up)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

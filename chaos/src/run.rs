@@ -18,7 +18,7 @@ use crate::judge::{self, Stall};
 use crate::lab::{HUB, Lab};
 use crate::load::files::{self, Files};
 use crate::load::{self, Shared, region};
-use crate::nodes::{FOLDER, Nodes, Setup, status};
+use crate::nodes::{FOLDER, Nodes, Setup, is_whole, status};
 use crate::scenario::{Action, Scenario, Step, Who};
 use crate::watch::Watch;
 
@@ -785,16 +785,4 @@ impl Runner<'_> {
         verdict.violations.extend(watch.end());
         Ok(verdict)
     }
-}
-
-/// True if every bucket has its members and the directory its voters. `status --check` misses every node
-/// that is not up; here some stay away on purpose.
-fn is_whole(said: &serde_json::Value) -> bool {
-    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
-    let pools = list(&said["pools"]);
-    let nodes = list(&said["nodes"]);
-    let is_up = |id: &serde_json::Value| nodes.iter().any(|n| n["id"] == *id && n["up"] == true);
-    let whole = |pool: &serde_json::Value| pool["whole"] == pool["buckets"];
-    let led = said["directory"]["leader"].is_u64();
-    led && pools.iter().all(whole) && list(&said["directory"]["voters"]).iter().all(is_up)
 }

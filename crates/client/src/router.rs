@@ -177,11 +177,8 @@ impl<T: Transport> Router<T> {
         let inner = &self.inner;
         let (map, numbers, count) = (self.map(), &inner.numbers, ops.len());
         let id = pool_of(&map, service, pool).ok();
-        let windows = ops.into_iter().map(|op| {
-            let windows = op.windows(&map, id);
-            (op, windows)
-        });
-        let ops: Vec<_> = windows.collect();
+        let ops = ops.into_iter().map(|op| (op.windows(&map, id), op));
+        let ops: Vec<_> = ops.map(|(windows, op)| (op, windows)).collect();
         let writes = ops.iter().filter(|(op, _)| op.is_write);
         let taken = numbers.take(writes.map(|(_, windows)| *windows));
         let Ok(taken) = tokio::time::timeout_at(deadline.into(), taken).await else {

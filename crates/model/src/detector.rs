@@ -21,11 +21,14 @@
 //! A wrong verdict costs time, never data: epochs fence the node off, and it may come back in the same
 //! life (`Change::NodeBack`).
 
+mod case;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use self::case::Case;
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, NodeState};
 use crate::mutant::{Mutant, planted};
@@ -135,21 +138,6 @@ pub struct Probe {
 pub struct Detector {
     config: DetectorConfig,
     cases: BTreeMap<NodeId, Case>,
-}
-
-#[derive(Clone, Debug)]
-struct Case {
-    incarnation: Incarnation,
-    /// Since when a word against it has stood without a break.
-    doubted_since: Option<Time>,
-    /// The latest word of each reporter.
-    words: BTreeMap<NodeId, (Time, Sign)>,
-    probed_at: Option<Time>,
-    /// Who was asked first, and when, since somebody last had it alive.
-    asked_first: Option<(Time, Vec<NodeId>)>,
-    /// Raised with each round of probes, so that each round asks others.
-    round: usize,
-    judged_at: Option<Time>,
 }
 
 impl Detector {
@@ -313,66 +301,6 @@ impl Detector {
                 });
             }
         }
-    }
-}
-
-impl Case {
-    fn new(incarnation: Incarnation) -> Case {
-        Case {
-            incarnation,
-            doubted_since: None,
-            words: BTreeMap::new(),
-            probed_at: None,
-            asked_first: None,
-            round: 0,
-            judged_at: None,
-        }
-    }
-
-    fn doubted_for(&self, now: Time) -> Option<Duration> {
-        self.doubted_since.map(|since| now.since(since))
-    }
-
-    /// True if one reporter is enough where there is no second one to ask.
-    fn lone_word_counts(&self, now: Time, alone_after: Duration) -> bool {
-        self.is_refused() || self.doubted_for(now) >= Some(alone_after)
-    }
-
-    fn is_refused(&self) -> bool {
-        self.words.values().any(|(_, f)| *f == Sign::Refused)
-    }
-
-    /// True once those who were asked first have answered, or had the time to.
-    fn others_looked(&self, now: Time, within: Duration) -> bool {
-        let Some((asked_at, asked)) = &self.asked_first else {
-            return false;
-        };
-        let answered = |n: &NodeId| self.words.get(n).is_some_and(|(at, _)| at >= asked_at);
-        now.since(*asked_at) >= within || asked.iter().all(answered)
-    }
-
-    /// Those of them who looked for themselves. A failed request may be one that the suspect could not
-    /// serve, and two clients' complaints are no death: somebody must have found it silent or gone.
-    fn looked(&self, now: Time) -> impl Iterator<Item = NodeId> + '_ {
-        let failed = |n: &NodeId| self.words.get(n).is_some_and(|(_, f)| *f == Sign::Failed);
-        self.against(now).filter(move |n| !failed(n))
-    }
-
-    /// The reporters whose word against the suspect stands. (Words too old are gone already.)
-    fn against(&self, now: Time) -> impl Iterator<Item = NodeId> + '_ {
-        let alive = self.words.values().filter(|(_, f)| *f == Sign::Alive);
-        let alive_at = alive.map(|(at, _)| *at).max().filter(|at| *at <= now);
-        self.words
-            .iter()
-            .filter_map(move |(reporter, (at, finding))| {
-                let stands = match (finding, alive_at) {
-                    (Sign::Alive, _) => false,
-                    (_, None) => true,
-                    (Sign::Refused, Some(alive_at)) => *at > alive_at,
-                    (Sign::Silent | Sign::Failed, Some(_)) => false,
-                };
-                stands.then_some(*reporter)
-            })
     }
 }
 

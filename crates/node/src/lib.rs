@@ -58,5 +58,5 @@ pub mod status;
 mod witness;
 
 pub use host::services::{HostedService, SERVICES, ServiceOptions};
-pub use node::{Addresses, Node, run, serve};
-pub use start::StartError;
+pub use node::{Node, run, serve};
+pub use start::{Addresses, StartError};

@@ -1,7 +1,6 @@
 //! A node: started, running, stopped.
 
 use std::future::Future;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,7 +25,7 @@ use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
 use crate::running::Running;
-use crate::start::{self, Listeners, StartError};
+use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
@@ -45,17 +44,6 @@ pub struct Node {
     tasks: Vec<JoinHandle<()>>,
     liveness: Arc<Liveness>,
     stopped: bool,
-}
-
-/// The addresses of a node's doors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Addresses {
-    /// The native protocol.
-    pub native: SocketAddr,
-    /// Redis's protocol.
-    pub resp: SocketAddr,
-    /// HTTP.
-    pub admin: SocketAddr,
 }
 
 impl Node {
@@ -78,11 +66,7 @@ impl Node {
         let arena = Arena::new(config.memory.0).map_err(|error| StartError::Memory {
             reason: error.to_string(),
         })?;
-        let addresses = Addresses {
-            native: start::address(&listeners.native),
-            resp: start::address(&listeners.resp),
-            admin: start::address(&listeners.admin),
-        };
+        let addresses = listeners.addresses();
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
         let identity = Identity::node(Who::default());

@@ -88,6 +88,17 @@ pub enum StartError {
     Runtime(io::Error),
 }
 
+/// The addresses of a node's doors.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Addresses {
+    /// The native protocol.
+    pub native: SocketAddr,
+    /// Redis's protocol.
+    pub resp: SocketAddr,
+    /// HTTP.
+    pub admin: SocketAddr,
+}
+
 /// The three doors, open.
 pub(crate) struct Listeners {
     pub(crate) native: TcpListener,
@@ -113,6 +124,14 @@ impl Listeners {
             admin,
             bound,
         })
+    }
+
+    pub(crate) fn addresses(&self) -> Addresses {
+        Addresses {
+            native: address(&self.native),
+            resp: address(&self.resp),
+            admin: address(&self.admin),
+        }
     }
 }
 
@@ -152,7 +171,7 @@ fn with_port(asked: &Endpoint, listener: &TcpListener) -> Endpoint {
 }
 
 /// The address of a listener, for people and tests.
-pub(crate) fn address(listener: &TcpListener) -> SocketAddr {
+fn address(listener: &TcpListener) -> SocketAddr {
     listener
         .local_addr()
         .expect("an open listener has an address")

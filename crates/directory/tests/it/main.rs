@@ -3,5 +3,6 @@
 mod failover;
 mod join;
 mod leases;
+mod relays;
 mod restart;
 mod test_cluster;

@@ -467,11 +467,8 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
     let map = cluster.nodes[0].map();
     let group = map.groups.values().find(|g| g.m > 1).expect("a group");
     let data = group.members[1].expect("a data bucket").id.node;
-    let drain = Change::Drain {
-        node: data,
-        on: true,
-    };
-    cluster.nodes[0].propose(&drain).expect("drained");
+    let drain = |on| cluster.nodes[0].propose(&Change::Drain { node: data, on });
+    drain(true).expect("drained");
     // At every change: it does not last for longer than the node takes to fill.
     let beside = Arc::new(AtomicBool::new(false));
     let (mut maps, saw) = (cluster.nodes[0].maps(), beside.clone());
@@ -495,11 +492,7 @@ fn x5_a_drain_costs_a_coded_region_no_tolerance() {
     let last = write(seed);
 
     // With the node taken in again it bears another loss, and what was written while it moved is there.
-    let resume = Change::Drain {
-        node: data,
-        on: false,
-    };
-    cluster.nodes[0].propose(&resume).expect("resumed");
+    drain(false).expect("resumed");
     let map = cluster.nodes[0].map();
     let group = map.groups.values().find(|g| g.m > 1).expect("a group");
     let nodes = group.listed().map(|(_, x)| x.id.node);
