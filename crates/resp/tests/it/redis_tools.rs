@@ -377,3 +377,14 @@ fn command_says_of_each_command_what_redis_says() {
         }
     }
 }
+
+#[test]
+fn no_port_is_given_twice_and_none_that_the_system_gives_away() {
+    let mut ports = staves_testkit::free_ports(210);
+    ports.extend(staves_testkit::free_ports(10));
+    let given = ports.len();
+    ports.sort_unstable();
+    ports.dedup();
+    assert_eq!(ports.len(), given);
+    assert!(ports.iter().all(|port| (20_000..32_000).contains(port)));
+}
