@@ -192,7 +192,7 @@ fn d6_who_stops_has_its_files_copied_first() {
 /// source was gone, it was lost.
 #[test]
 fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
-    let size = 12 * MIB;
+    let size = 24 * MIB;
     let dir = folder(&[("a", size)]);
     let cluster = without_copies(3);
     let_it_age();
@@ -218,7 +218,7 @@ fn d5_who_was_taken_for_dead_gives_back_what_only_it_has() {
 /// The source is gone when the node dies: nothing comes of it, and it ends.
 #[test]
 fn a_source_that_is_gone_ends_it() {
-    let size = 12 * MIB;
+    let size = 24 * MIB;
     let dir = folder(&[("a", size)]);
     let mut cluster = without_copies(3);
     let_it_age();
