@@ -64,7 +64,7 @@ pub fn run(global: &GlobalOptions, bench: &ErasureBench) -> anyhow::Result<()> {
     // Programs have nothing to read on stderr but an error.
     let tell = |what: &str| {
         if global.output == Format::Table {
-            eprintln!("{what}");
+            output::say(what);
         }
     };
     if plan.cold_bytes > 0 {

@@ -15,6 +15,8 @@
 //! `draw`) when their time has come (`pace`), and counts answers into its thread's `tally`, latencies into a
 //! `histogram`. At the end the keys are deleted. `dialect` is the bytes; `cpu` what the servers used; `progress` and `report` what is told of it.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic if nobody reads
+
 mod args;
 mod cpu;
 mod dialect;
@@ -193,7 +195,7 @@ impl Executor<'_> {
     /// Reports the progress to people. Programs have nothing to read on stderr but an error.
     fn say(&self, text: &str) {
         if self.out == Format::Table {
-            eprintln!("{text}");
+            output::say(text);
         }
     }
 

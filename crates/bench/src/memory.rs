@@ -162,12 +162,12 @@ fn clean_up_on_ctrl_c(global: &GlobalOptions, name: &str) -> anyhow::Result<()> 
             region.delete().await
         });
         match deleted {
-            Ok(()) => eprintln!("\nstopped: the bench's region is deleted"),
+            Ok(()) => output::say("\nstopped: the bench's region is deleted"),
             // It was not made yet, or is gone already.
             Err(error) if error.code() == ErrorCode::NotFound => {}
-            Err(error) => eprintln!(
+            Err(error) => output::say(format_args!(
                 "\nstopped: {error}; region '{name}' is left behind: 'staves memory delete {name}'"
-            ),
+            )),
         }
     })
 }
@@ -181,7 +181,7 @@ fn runs(
     let stat = session.runtime.block_on(region.stat()).map_err(failed)?;
     // Programs have nothing to read on stderr but an error.
     if global.output == Format::Table {
-        eprintln!("writing {} once", bytes(bench.size.0));
+        output::say(format_args!("writing {} once", bytes(bench.size.0)));
     }
     let begun = Instant::now();
     session
@@ -304,12 +304,12 @@ fn one(
     };
     if global.output == Format::Table {
         let rate = number(run.operations_per_second.round() as u64);
-        eprintln!(
+        output::say(format_args!(
             "{} {} % reads, {} callers: {rate} operations/s",
             bytes(plan.block),
             plan.reads,
             plan.callers
-        );
+        ));
     }
     Ok(run)
 }

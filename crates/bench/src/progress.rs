@@ -1,10 +1,10 @@
 //! The progress of a phase, shown while it runs.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use super::work::PhaseJob;
-use staves_cli_common::output::number;
+use staves_cli_common::output::{self, number};
 
 /// A line on the terminal that is written over; nothing where stderr is no terminal.
 pub struct PhaseProgress {
@@ -38,15 +38,14 @@ impl PhaseProgress {
         let of = self.of.map_or(String::new(), |of| {
             format!(", {} %", answered * 100 / of.max(1))
         });
-        eprint!("\r  {seconds} s: {rate}/s{of}        ");
-        let _ = std::io::stderr().flush();
+        output::show(format_args!("\r  {seconds} s: {rate}/s{of}        "));
         self.last = (Instant::now(), answered);
     }
 
     /// Wipes the line out.
     pub fn end(&self) {
         if self.terminal {
-            eprint!("\r                                        \r");
+            output::show("\r                                        \r");
         }
     }
 }

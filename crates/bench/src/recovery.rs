@@ -173,7 +173,9 @@ pub fn run(global: &GlobalOptions, bench: &RecoveryBench) -> anyhow::Result<()> 
             for _ in 0..bench.times {
                 let recovery = town.recovery(*lost, *reads)?;
                 let rate = bytes(recovery.bytes_per_second as u64);
-                eprintln!("{lost} lost, {reads} reads/s beside it: {rate}/s");
+                output::say(format_args!(
+                    "{lost} lost, {reads} reads/s beside it: {rate}/s"
+                ));
                 report.recoveries.push(recovery);
             }
         }
@@ -314,7 +316,11 @@ impl RecoveryCluster {
     }
 
     fn fill(&mut self, size: u64) -> anyhow::Result<f64> {
-        eprintln!("{} nodes; writing {}", self.nodes.count(), bytes(size));
+        output::say(format_args!(
+            "{} nodes; writing {}",
+            self.nodes.count(),
+            bytes(size)
+        ));
         let begun = Instant::now();
         self.runtime.block_on(fill(&self.region, size))?;
         Ok(size as f64 / begun.elapsed().as_secs_f64())

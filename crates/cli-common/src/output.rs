@@ -33,6 +33,16 @@ pub fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
     print(&format!("{text}\n"))
 }
 
+/// Writes a line to stderr, for people beside the answer. If nobody reads it, it is not written.
+pub fn say(text: impl std::fmt::Display) {
+    show(format_args!("{text}\n"));
+}
+
+/// The same without an end of line.
+pub fn show(text: impl std::fmt::Display) {
+    let _ = std::io::stderr().write_all(text.to_string().as_bytes());
+}
+
 /// Answers with a value as JSON, or with what `table` makes of it.
 pub fn answer<T: Serialize>(
     format: Format,
@@ -48,7 +58,7 @@ pub fn answer<T: Serialize>(
 /// Puts a warning beside an answer. Programs have nothing to read on stderr but an error.
 pub fn warn(format: Format, answer: &mut serde_json::Value, warning: String) {
     match format {
-        Format::Table => eprintln!("staves: warning: {warning}"),
+        Format::Table => say(format_args!("staves: warning: {warning}")),
         Format::Json => answer["warning"] = warning.into(),
     }
 }

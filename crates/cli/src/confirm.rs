@@ -28,7 +28,7 @@ pub fn confirmed(
     if !stdin.is_terminal() || !stderr.is_terminal() || out == Format::Json {
         return not_confirmed(format!("{would}; nothing was changed (--yes {yes_does})"));
     }
-    eprint!("{would}. {question} (yes/no) ");
+    output::show(format_args!("{would}. {question} (yes/no) "));
     stderr.flush().context("cannot ask on the terminal")?;
     let mut answer = String::new();
     stdin

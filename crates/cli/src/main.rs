@@ -23,6 +23,8 @@
 //!
 //! **Not here.** The node itself (`staves-node`), whose configuration `up` only puts together.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic if nobody reads
+
 mod args;
 mod cache;
 mod config;
@@ -74,8 +76,8 @@ fn form(args: &CommandLine) -> Format {
 /// Reports an error on stderr, in the form that was asked for.
 fn failed(out: Format, code: Code, message: &str) -> ExitCode {
     match out {
-        Format::Table => eprintln!("{}", failure::line(code, message)),
-        Format::Json => eprintln!("{}", failure::object(code, message)),
+        Format::Table => output::say(failure::line(code, message)),
+        Format::Json => output::say(failure::object(code, message)),
     }
     ExitCode::from(exit_code(code))
 }

@@ -204,7 +204,8 @@ fn failure_of(why: &str) -> anyhow::Error {
 fn log(mount: &Mount) -> anyhow::Result<()> {
     let log = tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
-        .with_ansi(false);
+        .with_ansi(false)
+        .log_internal_errors(false);
     match &mount.log {
         Some(path) => {
             let file = std::fs::File::options()
@@ -260,7 +261,7 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
     output::flush()?;
     if !mount.in_background && global.output == Format::Table {
         let dir = mounted.dir().display();
-        eprintln!(
+        output::say(format_args!(
             "staves: {wanted} is mounted at {dir} until this process ends: Ctrl-C, or 'staves unmount {dir}'"
         );
         wanted.warn(global.output, &mut json!({}));

@@ -144,7 +144,7 @@ fn drain(
     match wait {
         Some(wait) => {
             if let (Some(warning), Format::Table) = (warning, out) {
-                eprintln!("staves: warning: {warning}");
+                output::say(format_args!("staves: warning: {warning}"));
             }
             wait_until_empty(cluster, node, wait, out)
         }
@@ -275,7 +275,10 @@ fn wait_until_empty(
         // Programs have nothing to read on stderr but an error.
         if shown != Some(left) && out == Format::Table {
             let to_move = count(left, "bucket");
-            eprintln!("node {} ({}): {to_move} to move", node.id, node.name);
+            output::say(format_args!(
+                "node {} ({}): {to_move} to move",
+                node.id, node.name
+            ));
             shown = Some(left);
         }
         if Instant::now() >= until {

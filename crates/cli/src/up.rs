@@ -27,6 +27,8 @@ pub fn run(up: &Up) -> anyhow::Result<()> {
         .with_env_filter(config::log_filter(&loaded.config.log).map_err(anyhow::Error::msg)?)
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr)
+        // It would say so with a print that panics, and a node whose log nobody reads goes on.
+        .log_internal_errors(false)
         .init();
     // Only in test builds; see `staves_model::mutant`.
     let mutant = staves_model::mutant::plant_from_environment().map_err(anyhow::Error::msg)?;

@@ -14,6 +14,8 @@
 //! **Layout.** `load`: the writers and the check. `region`: the same for memory. `dataset`: the same for files. `story`: what
 //! happened when. The nodes' processes and the client that writers use are shared with other commands.
 
+#![warn(clippy::print_stdout, clippy::print_stderr)] // they panic if nobody reads
+
 mod dataset;
 mod load;
 mod region;
@@ -458,7 +460,7 @@ impl Show {
         })?;
         let (resp, native) = self.nodes.first_doors();
         let (host, port) = resp.rsplit_once(':').unwrap_or(("127.0.0.1", &resp));
-        eprintln!("\nThe cluster keeps running; the killed nodes are back. Ctrl-C ends it.\n");
+        output::say("\nThe cluster keeps running; the killed nodes are back. Ctrl-C ends it.\n");
         output::line(format!("redis-cli -h {host} -p {port}"))?;
         output::line(format!("staves status --cluster {native}"))?;
         while !self.interrupted.load(Ordering::SeqCst) {

@@ -102,7 +102,7 @@ impl Story {
     /// Something happened now.
     pub fn note(&mut self, what: String) {
         let at_ms = self.begun.elapsed().as_millis() as u64;
-        eprintln!("{:>7}  {what}", seconds(at_ms));
+        output::say(format_args!("{:>7}  {what}", seconds(at_ms)));
         self.events.push(Event { at_ms, what });
     }
 

@@ -178,7 +178,7 @@ fn tell_at_ctrl_c(name: &str, offset: u64, loads: bool) -> anyhow::Result<Arc<At
     let (name, told) = (name.to_owned(), acknowledged.clone());
     at_signal(move || {
         let written = told.load(Ordering::SeqCst);
-        eprintln!("{}", stopped(&name, offset, written, loads));
+        output::say(stopped(&name, offset, written, loads));
     })?;
     Ok(acknowledged)
 }

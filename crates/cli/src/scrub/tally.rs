@@ -1,13 +1,13 @@
 //! The findings and the progress of a scrub.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use staves_model::GroupId;
 
-use staves_cli_common::output::{bytes, count, number, properties};
+use staves_cli_common::output::{self, bytes, count, number, properties};
 
 /// Most differences that are told one by one.
 const TOLD_MAX: usize = 100;
@@ -196,17 +196,16 @@ impl ScrubTally {
             self.shown = Instant::now();
             let line = progress(self.before + self.of_this, self.total, self.began.elapsed());
             match self.terminal {
-                true => eprint!("\r  {line}        "),
-                false => eprintln!("{line}"),
+                true => output::show(format_args!("\r  {line}        ")),
+                false => output::say(line),
             }
-            let _ = std::io::stderr().flush();
         }
     }
 
     /// Ends the progress.
     pub fn end(&mut self) {
         if self.progress && self.terminal {
-            eprint!("\r{:60}\r", "");
+            output::show(format_args!("\r{:60}\r", ""));
         }
         let found = &mut self.found;
         found.result = match found {

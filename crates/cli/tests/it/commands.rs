@@ -635,6 +635,71 @@ fn an_answer_that_cannot_be_written_is_a_failure() {
     assert_eq!(to(writer.into(), &["explain"]), (Some(0), String::new()));
 }
 
+/// Regression: `status --check 2>&1 | head -1` ended with 101, for the error found nobody who read it.
+#[test]
+fn nobody_who_reads_changes_no_exit_code() {
+    let fake = Fake::start();
+    fake.with(|state| {
+        state.map.nodes.get_mut(&NodeId(2)).expect("n2").state = NodeState::Down;
+    });
+    let over = ["pool", "create", "a", "--memory", "1GiB"];
+    for (args, code) in [
+        (&["status", "--check"][..], 5),
+        (&["status", "--check", "-o", "json"], 5),
+        (&["pool", "show", "none"], 3),
+        (&["status", "--what"], 2),
+        (&["status", "--what", "-o", "json"], 2),
+        (&over, 0),
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_staves"));
+        command
+            .args(args)
+            .env_clear()
+            .env("STAVES_CLUSTER", &fake.addr);
+        let both = writer.try_clone().expect("a pipe");
+        let ended = command.stdout(both).stderr(writer).status();
+        assert_eq!(ended.expect("it runs").code(), Some(code), "{args:?}");
+    }
+}
+
+/// Regression: a node whose log was read by a program that ended (`staves up 2>&1 | head -1`) ended at its next line.
+#[test]
+fn a_node_whose_log_nobody_reads_goes_on() {
+    let ports = staves_testkit::free_ports(3);
+    let door = |at: usize| format!("127.0.0.1:{}", ports[at]);
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut node = std::process::Command::new(env!("CARGO_BIN_EXE_staves"))
+        .args(["up", "--memory", "16MiB", "--log", "debug"])
+        .args([
+            "--listen",
+            &door(0),
+            "--resp",
+            &door(1),
+            "--admin",
+            &door(2),
+        ])
+        .args(["--parent-pid", &std::process::id().to_string()])
+        .env_clear()
+        .stderr(writer)
+        .spawn()
+        .expect("it starts");
+    let until = Instant::now() + SOON;
+    let answers = || staves(&["status", "--cluster", &door(0)]).code == Some(0);
+    while !answers() && Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let (answers, ended) = (answers(), node.try_wait().expect("it is a child"));
+    node.kill().expect("it is a child");
+    node.wait().expect("it is a child");
+    assert!(
+        answers && ended.is_none(),
+        "answers: {answers}, ended: {ended:?}"
+    );
+}
+
 #[test]
 fn what_makes_no_sense_for_a_memory_pool_or_a_group_is_refused() {
     let fake = Fake::start();
