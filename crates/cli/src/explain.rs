@@ -63,13 +63,8 @@ fn of_wire(code: ErrorCode) -> Text {
         ),
         ErrorCode::Denied => (
             "Not allowed for who asked, or a dataset's source lets nobody in with these credentials. Nothing was done.",
-            "The message is for nodes only. Or the source, which the message names, refuses this process: it has no credentials or others than it had, or the user may not read the folder.",
-            "Ask in the role that may. For a source: give this process credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) that read the bucket, or be a user who may read the folder. Nodes have credentials of their own; those that have none leave the reading to the mounts.",
-        ),
-        ErrorCode::ClockAhead => (
-            "The request's number lies more than a day ahead of the node's clock. Nothing was done.",
-            "The clock of the client's machine is far ahead, or the node's far behind.",
-            "Set the clock that is wrong (NTP), then start the client again.",
+            "The message is for nodes only. Or the cluster has a secret, and this process has none or another. Or the source, which the message names, refuses this process: it has no credentials or others than it had, or the user may not read the folder.",
+            "Ask in the role that may. For a secret: give --secret-file (STAVES_SECRET_FILE), with the nodes' secret for a node. For a source: give this process credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE) that read the bucket, or be a user who may read the folder. Nodes have credentials of their own; those that have none leave the reading to the mounts.",
         ),
         ErrorCode::NotServing => (
             "The bucket is not answered for here, or not now. Nothing was done.",

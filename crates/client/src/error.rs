@@ -12,7 +12,6 @@
 //! [`NotAnInteger`](ErrorCode::NotAnInteger), [`TooLarge`](ErrorCode::TooLarge) and their kin say what is
 //! wrong with it; [`NotServing`](ErrorCode::NotServing) and [`Busy`](ErrorCode::Busy) that nobody could do
 //! it in time, and that nothing was done; [`Lost`](ErrorCode::Lost) that its bytes are gone for good.
-//! [`ClockAhead`](ErrorCode::ClockAhead) says that this machine's clock is far off.
 //! [`Deadline`](ErrorCode::Deadline), [`Unreachable`](ErrorCode::Unreachable) and
 //! [`Forgotten`](ErrorCode::Forgotten) leave open whether a write was done
 //! ([`ClientError::is_uncertain`]); so it is taken, to be on the safe side, with

@@ -4,10 +4,10 @@
 //! requests step their buckets right there, everything that waits goes to a task that ends by the
 //! asker's deadline.
 
-mod ahead;
 pub(crate) mod batch;
 mod files;
 mod group;
+mod numbers;
 mod sides;
 
 use std::sync::Arc;

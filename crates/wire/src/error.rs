@@ -48,8 +48,6 @@ codes! {
     WrongCluster = 4, "wrong-cluster";
     /// Not allowed for this role or these credentials.
     Denied = 5, "denied";
-    /// The request's number lies too far ahead of the node's clock. Nothing was done: set the clock right.
-    ClockAhead = 6, "clock-ahead";
     /// The bucket is not answered for here, or not now. Nothing was done: look at the newer map, ask again.
     NotServing = 10, "not-serving";
     /// A bound was reached (a full log, a full queue). Nothing was done: ask again a little later.

@@ -11,6 +11,7 @@ use staves_testkit::tools::{must_mount, runs};
 use crate::{Ran, staves};
 
 mod bench;
+mod clocks;
 mod descriptors;
 mod files;
 mod hung;

@@ -202,7 +202,6 @@ pub(crate) fn serve(
         request: &request,
         now: host.clock.now(),
         deadline: host.clock.at(deadline),
-        clock: ahead::micros_since_1970(),
         sides: Sides::default(),
         answer_bytes: 0,
         touched: Vec::new(),
@@ -346,8 +345,6 @@ struct Hand<'a> {
     request: &'a ServiceRequest,
     now: Time,
     deadline: Time,
-    /// Microseconds since 1970.
-    clock: u64,
     sides: Sides,
     /// Of the answers so far, those included that are still to come.
     answer_bytes: usize,
@@ -414,7 +411,7 @@ impl Hand<'_> {
         let member = state.bucket.as_ref().map(|bucket| bucket.member());
         let too_high = member
             .zip(name)
-            .and_then(|(member, name)| ahead::refuse(member, &name, request.retry, self.clock));
+            .and_then(|(member, name)| numbers::refuse(member, &name, request.retry));
         if let Some(answer) = too_high {
             return Ok(Some(answer));
         }
