@@ -16,7 +16,7 @@ use crate::error::ClientError;
 pub(crate) enum Target {
     /// To this node.
     Node(NodeId),
-    /// Nowhere for now: no epoch is open, or nobody that may be asked is left.
+    /// Nowhere for now: no epoch is open, or nobody holds the bucket.
     Wait,
     /// Its bytes are lost.
     Lost,
@@ -54,7 +54,7 @@ pub(crate) fn pool_of(
     })
 }
 
-/// Nodes that are passed over.
+/// Nodes that are passed over while others are left.
 #[derive(Clone, Debug, Default)]
 pub struct Avoid {
     /// Nodes that did not answer us.
@@ -66,7 +66,7 @@ pub struct Avoid {
 }
 
 /// The node of a group's data bucket; where that is to be avoided (it did not answer us), the next
-/// node that is up, which passes the operations on (row D1).
+/// node that is up, which passes the operations on (row D1). If nobody is left, the node itself.
 pub(crate) fn data_bucket(
     map: &ClusterMap,
     group: &Group,
@@ -79,7 +79,7 @@ pub(crate) fn data_bucket(
     match owner(map, group, slot) {
         None => Target::Wait,
         Some(node) if !avoid.nodes.contains(&node) => Target::Node(node),
-        Some(node) => next_up(map, node, avoid).map_or(Target::Wait, Target::Node),
+        Some(node) => Target::Node(next_up(map, node, avoid).unwrap_or(node)),
     }
 }
 

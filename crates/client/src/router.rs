@@ -1,7 +1,7 @@
 //! Routing: operations of any service go, in one batch per node, to the nodes that answer for them, and
 //! again, with the same numbers, until each has its answer or the deadline has passed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use staves_model::{ClientId, ClusterMap, Group, Node, NodeId, Revision, ServiceId, Time};
 use staves_net::NetError;
-use staves_wire::directory::Evidence;
+use staves_wire::directory::{Evidence, Sign};
 use staves_wire::service::{Answer, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::task::JoinSet;
@@ -32,6 +32,11 @@ pub trait Transport: Send + Sync + 'static {
     /// The node that asks, if it is one: no request takes the detour over itself.
     fn me(&self) -> Option<NodeId> {
         None
+    }
+
+    /// Nodes that it is known not to reach at present, whatever became of requests to them.
+    fn unreachable(&self) -> BTreeSet<NodeId> {
+        BTreeSet::new()
     }
 
     /// Asks one node.
@@ -128,9 +133,16 @@ impl<T: Transport> Router<T> {
     pub fn set_map(&self, heard: Arc<ClusterMap>) {
         let mut map = self.inner.map.write();
         if heard.revision > map.revision {
+            // A node that was away may be back; the map knows better than we. Of others it says nothing new.
+            let as_before = |node: &NodeId| {
+                let life = |map: &ClusterMap| {
+                    let node = map.nodes.get(node)?;
+                    Some((node.incarnation, node.state))
+                };
+                life(&map) == life(&heard)
+            };
+            self.inner.avoid.lock().retain(|node, _| as_before(node));
             *map = newest(&map, heard);
-            // A node that was away may be back; the map knows better than we.
-            self.inner.avoid.lock().clear();
         }
     }
 
@@ -412,6 +424,8 @@ impl<T: Transport> Router<T> {
     ) -> Vec<(Vec<usize>, Result<ServiceAnswers, CallFailure>)> {
         let mut tasks = JoinSet::new();
         let mut outcomes = Vec::new();
+        // Whoever asked here does not reach the node either, and finds another way at once if this one says so.
+        let unreachable = self.inner.transport.unreachable();
         let last = batches.len().saturating_sub(1);
         for (turn, (node, todo)) in batches.into_iter().enumerate() {
             let time = try_max(&self.inner.options, &todo);
@@ -419,7 +433,11 @@ impl<T: Transport> Router<T> {
             let (places, ops) = todo.into_iter().map(|todo| (todo.index, todo.op)).unzip();
             let request = request.with_ops(ops);
             let (router, map) = (self.clone(), map.clone());
+            let in_vain = request.forwarded && unreachable.contains(&node);
             let asked = async move {
+                if in_vain {
+                    return (places, Err(not_reached(node)));
+                }
                 let result = router.ask(&map, node, request, deadline).await;
                 (places, result.map_err(|error| failure(&error)))
             };
@@ -442,7 +460,8 @@ impl<T: Transport> Router<T> {
             }
             Some(error) if cannot_be_asked(error) => {
                 // To find out that a node is silent is dear, that it refuses is cheap.
-                let silent = matches!(error, NetError::Deadline { .. });
+                let silent = matches!(error, NetError::Deadline { .. })
+                    || error.sign() == Some(Sign::Silent);
                 let time = match silent {
                     true => 2 * self.inner.options.try_max,
                     false => AVOIDED,
@@ -454,14 +473,16 @@ impl<T: Transport> Router<T> {
     }
 
     fn avoided(&self) -> Avoid {
+        let mut nodes = self.inner.transport.unreachable();
         let mut avoid = self.inner.avoid.lock();
-        if avoid.is_empty() {
+        if avoid.is_empty() && nodes.is_empty() {
             return Avoid::default();
         }
         let now = Instant::now();
         avoid.retain(|_, until| *until > now);
+        nodes.extend(avoid.keys());
         Avoid {
-            nodes: avoid.keys().copied().collect(),
+            nodes,
             me: self.inner.transport.me(),
             turn: self.inner.detours.load(Ordering::Relaxed),
         }
@@ -502,6 +523,15 @@ fn cannot_be_asked(error: &NetError) -> bool {
         // It is late, but well: another node would ask it, too.
         NetError::Deadline { heard, .. } => !heard,
         _ => true,
+    }
+}
+
+/// A node that stands in for another does not reach this one.
+fn not_reached(node: NodeId) -> CallFailure {
+    CallFailure {
+        code: ErrorCode::NotServing,
+        text: format!("node {node} does not answer the node that was to pass this on"),
+        nothing_done: true,
     }
 }
 

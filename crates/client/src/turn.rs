@@ -165,8 +165,6 @@ pub struct RouterTurn {
     looking: bool,
     /// A newer map was looked for, ever.
     looked: bool,
-    /// Nodes that were passed over are asked all the same: nobody else is left.
-    ask_all: bool,
     wait: Duration,
     /// Writes that no bucket has done, and that want numbers above `draw_above`.
     too_low: Vec<Todo>,
@@ -218,7 +216,6 @@ impl RouterTurn {
             before: 0,
             looking: false,
             looked: false,
-            ask_all: false,
             too_low: Vec::new(),
             draw_above: 0,
             redraws: 0,
@@ -274,12 +271,7 @@ impl RouterTurn {
             Err(_) if !self.looked => return self.end_round(now),
             Err(error) => return TurnStep::Done(Err(error)),
         };
-        let avoid = match self.ask_all {
-            true => Avoid::default(),
-            false => avoid,
-        };
         let (batches, rest) = plan(&self.map, pool, std::mem::take(&mut self.todo), &avoid);
-        self.ask_all |= !rest.is_empty();
         for (mut todo, answer) in rest {
             match answer {
                 // The map at hand may be an old one, and no node is asked that could correct it.
@@ -723,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_passed_over_is_asked_once_nobody_else_is_left() {
+    fn a_node_that_is_passed_over_is_asked_if_nobody_else_is_left() {
         let map = Arc::new(map());
         let mut turn = turn(&[(SLOTS[0], false)]);
         let avoid = || Avoid {
@@ -731,12 +723,29 @@ mod tests {
             nodes: [1, 2, 3].map(NodeId).into(),
             me: None,
         };
-        let next = turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid()));
-        assert!(matches!(next, TurnStep::Look(..)));
-        let next = turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid()));
-        assert!(matches!(next, TurnStep::Rest(_)));
-        let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(map, avoid())));
+        let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid())));
         assert_eq!(batches[0].node, NodeId(1));
+    }
+
+    /// Regression: after one operation that nobody answered for, a turn passed nobody over, and asked a node that it did
+    /// not reach until its deadline.
+    #[test]
+    fn a_node_stays_passed_over_whatever_was_not_served() {
+        let mut closed = map();
+        closed
+            .groups
+            .values_mut()
+            .for_each(|group| group.open = false);
+        let (closed, open) = (Arc::new(closed), Arc::new(map()));
+        let mut turn = turn(&[(SLOTS[0], false)]);
+        let avoid = || Avoid {
+            nodes: [1].map(NodeId).into(),
+            ..Avoid::default()
+        };
+        let next = turn.step(Time::ZERO, TurnEvent::Go(closed, avoid()));
+        assert!(matches!(next, TurnStep::Look(..)));
+        let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(open, avoid())));
+        assert_eq!(batches[0].node, NodeId(2));
     }
 
     #[test]

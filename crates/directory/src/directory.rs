@@ -423,6 +423,11 @@ impl Directory {
         }
     }
 
+    /// Nodes that this one does not reach: it pings them, they do not answer, and that was reported.
+    pub fn unreachable(&self) -> BTreeSet<NodeId> {
+        self.inner.unreachable.lock().clone()
+    }
+
     /// Nodes that this one pings and that do not answer, each with the time of its silence. Silence alone is no death.
     pub fn silent(&self) -> Vec<(NodeId, Duration)> {
         let (now, silent) = (self.inner.now(), self.inner.silent.lock());

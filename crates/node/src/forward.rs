@@ -1,16 +1,17 @@
 //! Requests for other nodes' buckets: the client's router over this node's links, and its own buckets.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use staves_client::{Router, Transport};
+use staves_directory::Directory;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClusterMap, Node, NodeId};
 use staves_net::NetError;
 use staves_wire::directory::Evidence;
 use staves_wire::service::{Answer, NumberedOp, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
-use tokio::sync::watch;
 
 use crate::host::Host;
 use crate::native::batch::serve_and_wait;
@@ -26,24 +27,31 @@ const REST: Duration = Duration::from_millis(10);
 
 /// The transport of a node's router: its links to all nodes, and its own buckets.
 pub(crate) struct NodeTransport {
-    host: Arc<Host>,
-    map: watch::Receiver<Arc<ClusterMap>>,
+    me: NodeId,
+    /// The host owns the router, and the router this.
+    host: Weak<Host>,
+    directory: Directory,
     witness: Witness,
 }
 
 impl NodeTransport {
-    pub(crate) fn new(
-        host: Arc<Host>,
-        map: watch::Receiver<Arc<ClusterMap>>,
-        witness: Witness,
-    ) -> NodeTransport {
-        NodeTransport { host, map, witness }
+    pub(crate) fn new(host: &Arc<Host>, directory: Directory, witness: Witness) -> NodeTransport {
+        NodeTransport {
+            me: host.life.node,
+            host: Arc::downgrade(host),
+            directory,
+            witness,
+        }
     }
 }
 
 impl Transport for NodeTransport {
     fn me(&self) -> Option<NodeId> {
-        Some(self.host.life.node)
+        Some(self.me)
+    }
+
+    fn unreachable(&self) -> BTreeSet<NodeId> {
+        self.directory.unreachable()
     }
 
     async fn call(
@@ -52,8 +60,11 @@ impl Transport for NodeTransport {
         request: Message,
         deadline: Instant,
     ) -> Result<Message, NetError> {
-        if node.id != self.host.life.node {
-            let result = self.host.peers.call(node.id, &request, deadline).await;
+        let Some(host) = self.host.upgrade() else {
+            return Err(NetError::NoAddress { node: node.id });
+        };
+        if node.id != self.me {
+            let result = host.peers.call(node.id, &request, deadline).await;
             return match (&result, &request) {
                 (Err(_), Message::Service(sent)) if planted(Mutant::SendErrorTakenAsDone) => {
                     Ok(Message::ServiceAnswers(ServiceAnswers {
@@ -68,7 +79,7 @@ impl Transport for NodeTransport {
         }
         match request {
             Message::Service(request) => {
-                let answers = serve_and_wait(&self.host, request, deadline).await;
+                let answers = serve_and_wait(&host, request, deadline).await;
                 Ok(Message::ServiceAnswers(answers))
             }
             _ => Err(NetError::NoAddress { node: node.id }),
@@ -80,7 +91,7 @@ impl Transport for NodeTransport {
         known: &Arc<ClusterMap>,
         deadline: Instant,
     ) -> Option<Arc<ClusterMap>> {
-        let mut map = self.map.clone();
+        let mut map = self.directory.map();
         let until = deadline.min(Instant::now() + MAP_WAIT);
         let newer = map.wait_for(|map| map.revision > known.revision);
         let newer = tokio::time::timeout_at(until.into(), newer)
