@@ -298,7 +298,13 @@ impl Service for Cache {
         ready || (!self.orphans.is_empty() && !self.orphans_wait)
     }
 
-    fn count(&self, _member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {
+    fn count(&self, member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {
+        let pages = member.pages().filter(|_| member.is_data());
+        let room = |pages: &Pages| pages.reserved() > pages.used() || self.kv.segments.has_room();
+        add(
+            "cache_buckets_with_room",
+            u64::from(pages.is_some_and(room)),
+        );
         add("cache_reads", self.stats.reads);
         add("cache_hits", self.stats.hits);
         add("cache_writes", self.stats.writes);

@@ -275,6 +275,13 @@ impl Segments {
         (u64::from(self.logs) * SEGMENT_ROOM as u64).saturating_sub(self.live + room)
     }
 
+    /// True if some segment has a quarter or more to spare for records, at once or by compaction.
+    pub(crate) fn has_room(&self) -> bool {
+        let most = SEGMENT_ROOM - SEGMENT_ROOM / 4;
+        let sparse = |s: &Segment| s.kind == SegmentKind::Log && s.live as usize <= most;
+        self.all.iter().any(sparse)
+    }
+
     /// Segments of records.
     pub(crate) fn logs(&self) -> u32 {
         self.logs

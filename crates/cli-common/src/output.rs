@@ -1,4 +1,7 @@
-//! Answers on stdout: tables for people, JSON for programs.
+//! Answers on stdout: tables for people, JSON for programs. Progress, warnings and errors on stderr.
+//!
+//! A reader that has gone (`staves status --check 2>&1 | head -1`) changes nothing of what a command does, and so not its
+//! exit code. The macros of the standard library would panic there, so that programs print by this file alone.
 
 use std::io::Write;
 

@@ -47,6 +47,9 @@ pub enum Command {
         /// Exit with 5 if it is degraded, with 6 if it is critical
         #[arg(long)]
         check: bool,
+        /// With --check: exit with 5 also if it is healthy and there is a warning, such as too few nodes for a scheme
+        #[arg(long, requires = "check")]
+        strict: bool,
     },
     /// Nodes
     Node {

@@ -12,7 +12,7 @@
 //! | 2 | the command line is wrong |
 //! | 3 | no such node, pool, group, key, dataset, file or source |
 //! | 4 | the cluster could not be reached, or did not answer in time |
-//! | 5 | `status --check`: the cluster is degraded |
+//! | 5 | `status --check`: the cluster is degraded; with `--strict`, there is a warning |
 //! | 6 | `status --check`: the cluster is critical |
 //! | 130 | interrupted: `files preload`, by Ctrl-C |
 //!
@@ -108,7 +108,7 @@ fn run(args: &CommandLine) -> anyhow::Result<()> {
         Command::Reference { page } => reference::run(*page),
         Command::Completions { shell } => generate::completions(*shell),
         Command::Man { folder } => generate::man(folder.as_deref()),
-        Command::Status { check } => status::run(&connect()?, *check, out),
+        Command::Status { check, strict } => status::run(&connect()?, *check, *strict, out),
         Command::Node { command } => node::run(&connect()?, command, out),
         Command::Pool { command } => pool::run(&connect()?, command, out),
         Command::Cache { command } => cache::run(&connect()?, command, out),

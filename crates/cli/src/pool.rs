@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use staves_model::policy::{NoSuchOption, bears_less, holds_usage, new_pool_shape, overcommitted};
-use staves_model::{Change, Holdings, Medium, PoolKind, Scheme};
+use staves_model::{Change, ClusterMap, Holdings, Medium, NodeId, PoolKind, Scheme};
 use staves_node::config::Size;
-use staves_node::status::StatusReport;
+use staves_node::status::{DirectoryFacts, StatusReport};
 use staves_wire::ErrorCode;
 
 use crate::confirm::{confirm, confirmed};
@@ -111,8 +111,13 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 may_start_empty: *kind != KindName::Memory && !wait_when_lost,
             })?;
             let then = made(name, kind, scheme, buckets, *memory);
-            let warning = overcommitted(&*cluster.map()?).map(|over| over.to_string());
-            print_result(out, name, "created", &then, warning)
+            print_result(
+                out,
+                name,
+                "created",
+                &then,
+                &warnings(&*cluster.map()?, name),
+            )
         }
         Pool::Set {
             name,
@@ -197,12 +202,19 @@ fn set(
     };
     cluster.propose(&change)?;
     let then = "copies come and go while it serves; see 'staves status'";
-    let warning = memory.map(|_| cluster.map()).transpose()?;
-    let warning = warning.and_then(|map| Some(overcommitted(&map)?.to_string()));
     let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
-    let warnings: Vec<String> = less.into_iter().chain(warning).collect();
-    let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
-    print_result(out, name, "set", then, warning)
+    let mut all: Vec<String> = less.into_iter().collect();
+    all.extend(warnings(&*cluster.map()?, name));
+    print_result(out, name, "set", then, &all)
+}
+
+/// The ways in which a pool has less than it asks for: nodes for its scheme, and memory that others may take too.
+fn warnings(map: &ClusterMap, name: &str) -> Vec<String> {
+    let report = StatusReport::new(map, NodeId(0), DirectoryFacts::default(), []);
+    let pool = report.pools.iter().find(|pool| pool.name == name);
+    let lacks = pool.and_then(|pool| report.lacks(pool));
+    let over = overcommitted(map).map(|over| over.to_string());
+    lacks.into_iter().chain(over).collect()
 }
 
 fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Result<()> {
@@ -228,7 +240,8 @@ fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Resu
         true => "its memory is free; the files are where they always were, in their sources",
         false => "all that it held is gone",
     };
-    print_result(out, name, "deleted", then, used.map(goes_on))
+    let used: Vec<String> = used.map(goes_on).into_iter().collect();
+    print_result(out, name, "deleted", then, &used)
 }
 
 /// The mounts that use datasets, by their last reports to nodes.
@@ -255,8 +268,9 @@ fn print_result(
     name: &str,
     what: &str,
     then: &str,
-    warning: Option<String>,
+    warnings: &[String],
 ) -> anyhow::Result<()> {
+    let warning = (!warnings.is_empty()).then(|| warnings.join("; "));
     let answer = json!({ "pool": name, "result": what });
     let line = format!("pool '{name}': {what}; {then}");
     output::changed(out, answer, line, warning)
@@ -291,7 +305,7 @@ fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
             (
                 "nodes it may lose",
                 match pool.has_sources() {
-                    true => "all: its files are in their sources".to_owned(),
+                    true => "all: what they held of files is fetched again from the sources".into(),
                     false => status::may_lose(pool),
                 },
             ),

@@ -10,16 +10,21 @@ use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, bytes, columns, number, or_dash};
 
-pub fn run(cluster: &Cluster, check: bool, out: Format) -> anyhow::Result<()> {
+pub fn run(cluster: &Cluster, check: bool, strict: bool, out: Format) -> anyhow::Result<()> {
     let report = cluster.status()?;
     output::answer(out, &report, |report| {
-        let pools = pools(&report.pools);
-        format!("{}\n\n{}\n\n{pools}", report.sentence, nodes(&report.nodes))
+        let warnings = report.warnings.iter();
+        let warnings: String = warnings.map(|w| format!("\nwarning: {w}")).collect();
+        let (nodes, pools) = (nodes(&report.nodes), pools(&report.pools));
+        format!("{}{warnings}\n\n{nodes}\n\n{pools}", report.sentence)
     })?;
     let found = |own, text: &str| Err(Failure::Own(own, text.into()).into());
     match report.state {
         State::Degraded if check => found(Own::Degraded, "the cluster is not healthy"),
         State::Critical if check => found(Own::Critical, "the cluster needs help"),
+        State::Healthy if strict && !report.warnings.is_empty() => {
+            found(Own::Degraded, "the cluster has less than it was asked for")
+        }
         _ => Ok(()),
     }
 }
@@ -149,10 +154,11 @@ const POOL_COLUMNS: &[Column<PoolStatus>] = &[
     ("may lose ", may_lose),
 ];
 
-/// The number of nodes that a pool may lose. Files are in their source, so any number.
+/// The number of nodes that a pool may lose. Files are in their source, so any number, but what nodes held of them takes
+/// the time to fetch it again.
 pub fn may_lose(pool: &PoolStatus) -> String {
     match pool.has_sources() {
-        true => "all".to_owned(),
+        true => "all, fetched again".to_owned(),
         false => or_dash(pool.tolerates.map(|nodes| nodes.to_string())),
     }
 }

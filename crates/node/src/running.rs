@@ -18,7 +18,9 @@ use tokio::task::JoinSet;
 use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
 use crate::host::Host;
-use crate::status::{DirectoryFacts, NodeFacts, PoolFacts, SilentNode, StatusReport};
+use crate::status::{
+    DirectoryFacts, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
+};
 use crate::witness::Witness;
 use staves_files_server::Files;
 
@@ -36,6 +38,7 @@ pub(crate) struct Running {
     pub(crate) files: Arc<Files>,
     pub(crate) directory: Directory,
     pub(crate) witness: Witness,
+    pub(crate) unopened: Mutex<UnopenedGroups>,
     pub(crate) door: Arc<DoorState>,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
@@ -88,6 +91,21 @@ impl Running {
         self.host.silent_for() > LEADER_SILENT_MAX
     }
 
+    /// Takes in each map that comes.
+    pub(crate) async fn follow_all(self: Arc<Self>, mut map: watch::Receiver<Arc<ClusterMap>>) {
+        while map.changed().await.is_ok() {
+            let newest = map.borrow_and_update().clone();
+            self.follow(&newest);
+        }
+    }
+
+    /// Takes in a map. Called by one task only.
+    pub(crate) fn follow(&self, map: &Arc<ClusterMap>) {
+        self.unopened.lock().follow(map, Instant::now());
+        self.files.follow(map);
+        self.host.follow(map.clone());
+    }
+
     /// The cluster as this node sees it.
     pub(crate) fn status(&self) -> StatusReport {
         let map = self.directory.map().borrow().clone();
@@ -122,6 +140,7 @@ impl Running {
                 .into_iter()
                 .map(silent_for)
                 .collect(),
+            unopened: self.unopened.lock().overdue(Instant::now()),
         }
     }
 
@@ -140,6 +159,7 @@ impl Running {
                 pool: pool.name.clone(),
                 used_bytes,
                 budget_bytes,
+                dense_buckets: host.figures_of(Some(pool.id)).dense_buckets(),
             }
         });
         pools.collect()

@@ -16,9 +16,11 @@
 //! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
 mod sentence;
+mod unopened;
 mod waits;
+mod warnings;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 pub use staves_files_server::{AgainFacts, LackFacts, UseFacts};
@@ -28,6 +30,8 @@ use staves_model::{
     whole_buckets,
 };
 use staves_store::EXTENT_BYTES;
+
+pub(crate) use self::unopened::UnopenedGroups;
 
 /// The health of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -103,11 +107,14 @@ pub struct PoolFacts {
     pub used_bytes: u64,
     /// Bytes of pages that they may hold there; 0 for a pool that evicts what it has no room for.
     pub budget_bytes: u64,
+    /// Data buckets there without room in the pages that they hold: a write to one of them needs a further page, here and
+    /// at the bucket's parity.
+    pub dense_buckets: u64,
 }
 
 impl NodeFacts {
     /// True if no bucket of the pool can have more pages here, by its own budget or for want of memory.
-    fn is_full(&self, pool: &PoolFacts) -> bool {
+    fn has_no_page_left(&self, pool: &PoolFacts) -> bool {
         let used_up = |used: u64, budget: u64| budget > 0 && used + EXTENT_BYTES as u64 > budget;
         used_up(pool.used_bytes, pool.budget_bytes) || used_up(self.used_bytes, self.budget_bytes)
     }
@@ -125,6 +132,9 @@ pub struct DirectoryFacts {
     pub term: u64,
     /// Nodes that do not answer its pings.
     pub silent: Vec<SilentNode>,
+    /// Groups that served, and whose newest epoch was committed and has not been open for more than a second:
+    /// in order.
+    pub unopened: Vec<u32>,
 }
 
 /// A node that does not answer another's pings.
@@ -243,7 +253,8 @@ pub struct PoolStatus {
     /// Regions of which some group is lost.
     #[serde(default)]
     pub lost_regions: Vec<String>,
-    /// Those of the changing that wait for a node: a data bucket has none, and the group no parity to spare for it.
+    /// Those of the changing that do not serve by themselves soon: a data bucket waits for a node, and the group has no
+    /// parity to spare for it, or its newest epoch has not opened for more than a second.
     #[serde(default)]
     pub unanswered: u32,
     /// Regions that are being loaded, or whose load was broken off: they have no parity.
@@ -294,6 +305,9 @@ pub struct StatusReport {
     pub state: State,
     /// The same in one plain sentence.
     pub sentence: String,
+    /// All that is less than was asked for, although nothing is wrong: a sentence each.
+    #[serde(default)]
+    pub warnings: Vec<String>,
     /// The cluster's id, in hexadecimal; empty before there is one.
     pub cluster: String,
     /// The map's revision.
@@ -328,7 +342,7 @@ impl StatusReport {
         let pools = map
             .pools
             .values()
-            .map(|pool| pool_status(map, pool))
+            .map(|pool| pool_status(map, pool, &directory.unopened))
             .collect();
         let cluster = match map.cluster.0 {
             0 => String::new(),
@@ -337,6 +351,7 @@ impl StatusReport {
         let mut report = StatusReport {
             state: State::Healthy,
             sentence: String::new(),
+            warnings: Vec::new(),
             cluster,
             revision: map.revision.0,
             answered_by: answered_by.0,
@@ -446,6 +461,7 @@ impl StatusReport {
         let data = data.unwrap_or(Some(nothing));
         self.tolerates = data.map(|data| data.min(self.directory_tolerates()));
         self.state = self.judge();
+        self.warnings = warnings::warnings(self);
         self.sentence = sentence::sentence(self);
     }
 
@@ -474,13 +490,21 @@ impl StatusReport {
         !self.nodes.iter().any(|node| node.up && !node.draining)
     }
 
-    /// Pools that have used up their memory, each with the nodes where.
+    /// Pools that have used up their memory and need more, each with the nodes where. Pages that are taken say little by
+    /// themselves: those of deleted keys are kept for the next ones.
     fn full(&self) -> BTreeMap<&str, Vec<&NodeStatus>> {
+        let facts = || self.nodes.iter().filter_map(|node| node.facts.as_ref());
+        let dense = |pool: &&PoolFacts| pool.dense_buckets > 0;
+        let pools = facts().flat_map(|facts| facts.pools.iter().filter(dense));
+        let dense: BTreeSet<&str> = pools.map(|pool| pool.pool.as_str()).collect();
         let mut full: BTreeMap<&str, Vec<&NodeStatus>> = BTreeMap::new();
         for node in self.nodes.iter().filter(|node| node.up) {
             let pools = node.facts.iter().flat_map(|facts| {
                 let of_pool = facts.pools.iter();
-                of_pool.filter(|pool| facts.is_full(pool))
+                let is_full = |pool: &&PoolFacts| {
+                    facts.has_no_page_left(pool) && dense.contains(pool.pool.as_str())
+                };
+                of_pool.filter(is_full)
             });
             pools.for_each(|pool| full.entry(&pool.pool).or_default().push(node));
         }
@@ -572,7 +596,7 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
     }
 }
 
-fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
+fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
     // Drained nodes hold nothing; nodes that are down are expected back until they are forgotten.
     let homes = map.nodes.values().filter(|node| !node.draining).count();
     let parity_possible = homes.saturating_sub(usize::from(pool.scheme.m));
@@ -612,7 +636,8 @@ fn pool_status(map: &ClusterMap, pool: &Pool) -> PoolStatus {
     for group in map.groups_of(pool) {
         let condition = condition(map, group, width);
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
-        status.unanswered += u32::from(waits::unanswered(map, group));
+        let late = condition == Condition::Changing && unopened.binary_search(&group.id.0).is_ok();
+        status.unanswered += u32::from(late || waits::unanswered(map, group));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(group.tolerates(|id| map.runs(id)));
         match condition {

@@ -403,6 +403,40 @@ fn pools_that_promise_more_than_a_node_has_are_told() {
     assert!(json(&over)["warning"].is_string(), "{}", over.stdout);
 }
 
+/// Regression: a pool of 4+2 made on three nodes, and one on five, were healthy without a word.
+#[test]
+fn a_pool_that_asks_for_more_nodes_is_warned_of() {
+    let fake = Fake::start();
+    let strict = || at(&fake, &["status", "--check", "--strict"]);
+    assert_eq!(strict().code, Some(0), "{}", strict().stdout);
+    let memory = ["--kind", "memory", "--memory", "64MiB"];
+    let create = |name, scheme| {
+        let args = ["pool", "create", name, "--scheme", scheme];
+        at(&fake, &[&args[..], &memory].concat())
+    };
+    let made = create("wide", "4+2");
+    let says =
+        "pool 'wide' has less than the 4+2 that it asks for, which takes 6 nodes, and 3 hold";
+    assert_eq!(made.code, Some(0));
+    assert!(made.stderr.contains(says), "{}", made.stderr);
+    let narrow = create("narrow", "2+1");
+    assert_eq!((narrow.code, narrow.stderr.as_str()), (Some(0), ""));
+    let status = at(&fake, &["status", "--check"]);
+    let mut lines = status.stdout.lines();
+    assert!(
+        lines.any(|line| line.starts_with(&format!("warning: {says}"))),
+        "{}",
+        status.stdout
+    );
+    assert_eq!(status.code, Some(0), "{}", status.stdout);
+    let strict = strict();
+    assert_eq!(strict.code, Some(5), "{}", strict.stderr);
+    assert!(strict.stderr.ends_with("(degraded)\n"), "{}", strict.stderr);
+    let set = at(&fake, &["pool", "set", "cache", "--scheme", "1+3"]);
+    let says = "pool 'cache' has less than the 1+3 that it asks for, which takes 4 nodes";
+    assert!(set.stderr.contains(says), "{}", set.stderr);
+}
+
 #[test]
 fn a_full_pool_is_told_in_our_words() {
     let fake = Fake::start();

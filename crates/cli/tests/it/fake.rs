@@ -249,7 +249,7 @@ fn status(state: &State) -> Message {
         leader: Some(1).filter(|_| !state.no_leader),
         voters: vec![1, 2, 3],
         term: 1,
-        silent: Vec::new(),
+        ..DirectoryFacts::default()
     };
     let pools = state.map.pools.values().take(1).map(|pool| PoolFacts {
         pool: pool.name.clone(),

@@ -35,6 +35,12 @@ impl Figures {
     pub(crate) fn counter(&self, name: &str) -> u64 {
         self.counters.get(name).copied().unwrap_or(0)
     }
+
+    /// Data buckets that need a further page for a write, as far as their service knows.
+    pub(crate) fn dense_buckets(&self) -> u64 {
+        let data = self.serving + self.waiting_to_serve;
+        data.saturating_sub(self.counter("cache_buckets_with_room"))
+    }
 }
 
 impl Host {

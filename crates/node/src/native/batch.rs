@@ -30,6 +30,16 @@ pub(crate) enum Asker {
     Here(oneshot::Sender<ServiceAnswers>),
 }
 
+impl Asker {
+    /// Most bytes of a batch's answers. Small ones go on while the memory for requests is taken.
+    fn answer_bytes_max(&self) -> usize {
+        match self {
+            Asker::Wire(reply) if !reply.has_room() => FREE_BYTES,
+            _ => ANSWER_BYTES_MAX,
+        }
+    }
+}
+
 /// A batch on its way to its answers.
 pub(crate) struct Batch {
     host: Arc<Host>,

@@ -19,9 +19,17 @@ pub(super) fn sentence(report: &StatusReport) -> String {
         parts.push("there is no pool, so nothing is served: 'staves pool create' makes one".into());
     }
     parts.extend(report.pools.iter().flat_map(pool));
-    let any = report.pools.iter().any(|pool| pool.buckets > 0);
-    if report.state == State::Healthy && any {
-        parts.push("every bucket has all its copies".into());
+    let mut with_buckets = report
+        .pools
+        .iter()
+        .filter(|pool| pool.buckets > 0)
+        .peekable();
+    if report.state == State::Healthy && with_buckets.peek().is_some() {
+        let lacks = with_buckets.any(|pool| report.lacks(pool).is_some());
+        parts.push(match lacks {
+            true => "every bucket has the copies that there are nodes for".into(),
+            false => "every bucket has all its copies".into(),
+        });
     }
     parts.extend(full(report));
     parts.extend(refused(report));
@@ -332,16 +340,20 @@ fn tolerance(report: &StatusReport) -> String {
         let voters = count(report.directory.voters.len() as u32, "voter");
         return format!("{text} (the directory has {voters})");
     }
-    let short_of_nodes = pools().find(|pool| {
-        let asked = pool
-            .scheme
-            .rsplit_once('+')
-            .and_then(|(_, k)| k.parse::<u8>().ok());
-        pool.tolerates == by_data && asked.is_some_and(|k| k > pool.parity_possible)
-    });
-    match short_of_nodes {
-        Some(pool) => format!(
+    let parity = |pool: &PoolStatus| {
+        let (_, k) = pool.scheme.rsplit_once('+')?;
+        k.parse::<u8>().ok()
+    };
+    let least = || pools().filter(|pool| pool.tolerates == by_data && !pool.has_sources());
+    if let Some(pool) = least().find(|pool| parity(pool) > Some(pool.parity_possible)) {
+        return format!(
             "{text} (pool '{}' asks for {}: add nodes)",
+            pool.name, pool.scheme
+        );
+    }
+    match least().find(|pool| parity(pool) == Some(0)) {
+        Some(pool) => format!(
+            "{text} (pool '{}' has {}: what a node holds of it is gone with the node)",
             pool.name, pool.scheme
         ),
         None => text,

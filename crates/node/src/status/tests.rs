@@ -91,7 +91,7 @@ fn cluster(nodes: u64, scheme: &str) -> Cluster {
             leader: Some(1),
             voters: (1..=voters).collect(),
             term: 3,
-            silent: Vec::new(),
+            ..DirectoryFacts::default()
         },
     }
 }

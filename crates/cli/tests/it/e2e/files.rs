@@ -167,7 +167,9 @@ fn people_are_told_what_they_take_away() {
         "pool", "create", "files", "--kind", "files", "--memory", "32MiB",
     ]);
     cluster.wait_for("all buckets are held", 0, |s| s["state"] == "healthy");
-    assert!(good(&["pool", "show", "files"]).contains("all: its files are in their sources"));
+    assert!(
+        good(&["pool", "show", "files"]).contains("all: what they held of files is fetched again")
+    );
     let native = cluster.nodes[0].native.clone();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let data = runtime.block_on(async {

@@ -17,7 +17,8 @@ fn a_healthy_cluster_says_what_it_bears() {
     );
     assert_eq!(
         cluster(5, "1+0").says().1,
-        "Healthy: 5 nodes up; every bucket has all its copies; no node may be lost."
+        "Healthy: 5 nodes up; every bucket has all its copies; no node may be lost \
+         (pool 'cache' has 1+0: what a node holds of it is gone with the node)."
     );
 }
 
@@ -27,7 +28,7 @@ fn few_nodes_bear_less_and_the_sentence_says_why() {
         cluster(1, "1+2").says(),
         said(
             State::Healthy,
-            "Healthy: 1 node up; every bucket has all its copies; no node may be lost \
+            "Healthy: 1 node up; every bucket has the copies that there are nodes for; no node may be lost \
              (pool 'cache' asks for 1+2: add nodes)."
         )
     );
@@ -41,6 +42,53 @@ fn few_nodes_bear_less_and_the_sentence_says_why() {
         cluster(3, "1+2").says().1,
         "Healthy: 3 nodes up; every bucket has all its copies; any 1 more node may be lost \
          (the directory has 3 voters)."
+    );
+}
+
+/// Regression: 4+2 on five nodes bears one loss, and nothing but that number said so.
+#[test]
+fn a_pool_with_fewer_nodes_than_it_asks_for_is_warned_of() {
+    assert_eq!(cluster(6, "4+2").report().warnings, [""; 0]);
+    let five = cluster(5, "4+2").report();
+    assert_eq!((five.state, five.tolerates), (State::Healthy, Some(1)));
+    assert_eq!(
+        five.warnings,
+        [
+            "pool 'cache' has less than the 4+2 that it asks for, which takes 6 nodes, and 5 hold buckets: add nodes"
+        ]
+    );
+    assert!(
+        five.sentence
+            .contains("that there are nodes for; any 1 more"),
+        "{}",
+        five.sentence
+    );
+    // A node that is drained holds nothing; one that is down is expected back, and missed as such.
+    let mut three = cluster(3, "1+2");
+    three.down(3);
+    assert_eq!(three.report().warnings, [""; 0]);
+    let last = three.map.nodes.get_mut(&NodeId(3)).expect("a node");
+    (last.state, last.draining) = (NodeState::Up, true);
+    assert_eq!(three.report().warnings.len(), 1);
+}
+
+#[test]
+fn pools_that_may_take_more_than_a_node_has_are_warned_of() {
+    let mut three = cluster(3, "1+2");
+    three
+        .map
+        .nodes
+        .get_mut(&NodeId(2))
+        .expect("a node")
+        .memory_bytes = 1 << 28;
+    let report = three.report();
+    assert_eq!(report.state, State::Healthy);
+    assert_eq!(report.warnings.len(), 1);
+    let says = "all pools together may take 512 MiB of each node, and node 2 (n2) has 256 MiB";
+    assert!(
+        report.warnings[0].starts_with(says),
+        "{:?}",
+        report.warnings
     );
 }
 
@@ -73,7 +121,7 @@ fn a_cluster_that_serves_nothing_is_not_healthy() {
 #[test]
 fn a_pool_that_is_full_somewhere_is_told() {
     let three = cluster(3, "1+2");
-    let says = |of_pool: u64, of_node: u64| {
+    let says_with = |dense_buckets: u64, of_pool: u64, of_node: u64| {
         let facts = |node: u64| NodeFacts {
             node,
             used_bytes: of_node,
@@ -82,6 +130,7 @@ fn a_pool_that_is_full_somewhere_is_told() {
                 pool: "cache".into(),
                 used_bytes: of_pool,
                 budget_bytes: 1 << 29,
+                dense_buckets,
             }],
             ..NodeFacts::default()
         };
@@ -89,7 +138,10 @@ fn a_pool_that_is_full_somewhere_is_told() {
         let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), facts);
         (report.state, report.sentence)
     };
+    let says = |of_pool, of_node| says_with(1, of_pool, of_node);
     let extent = EXTENT_BYTES as u64;
+    // Its buckets hold all pages there are, and each has room in those.
+    assert_eq!(says_with(0, 1 << 29, 1 << 30).0, State::Healthy);
     assert_eq!(says((1 << 29) - extent, 1 << 29).0, State::Healthy);
     // By its own budget, or because others have the node's memory.
     for full in [
@@ -160,6 +212,19 @@ fn buckets_in_motion_are_told() {
     assert!(
         sentence.contains("; 3 of 8 buckets of pool 'cache' moving on to new members; any 2 more")
     );
+    // Regression: writes stood still for 42 s, and status said "unanswered: 0".
+    five.directory.unopened = vec![0, 2, 7];
+    let report = five.report();
+    assert_eq!(
+        (report.state, report.pools[0].unanswered),
+        (State::Critical, 2)
+    );
+    for says in [
+        "2 of 8 buckets of pool 'cache' with a data bucket that nobody answers for",
+        "1 of 8 buckets of pool 'cache' moving on to new members",
+    ] {
+        assert!(report.sentence.contains(says), "{}", report.sentence);
+    }
 }
 
 /// A node that holds two members of a group takes both with it, and that is counted and reported.

@@ -183,6 +183,7 @@ fn a_full_memory_pool_is_not_told_to_delete_keys() {
         pool: "memory".into(),
         used_bytes: 1 << 20,
         budget_bytes: 1 << 20,
+        dense_buckets: 1,
     };
     let facts = NodeFacts {
         node: 2,

@@ -1,0 +1,45 @@
+//! Warnings: all that is less than was asked for, although nothing is wrong.
+
+use staves_model::Scheme;
+use staves_model::policy::PoolWarning;
+
+use super::{NodeStatus, PoolStatus, StatusReport};
+
+/// The pools that lack nodes, and memory that is promised more than once.
+pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
+    let lacks = report.pools.iter().filter_map(|pool| report.lacks(pool));
+    lacks.chain(overcommitted(report)).collect()
+}
+
+impl StatusReport {
+    /// The nodes that a pool's scheme asks for, if there are fewer: each member of a group wants one of its own. Nodes
+    /// that are down are expected back.
+    pub fn lacks(&self, pool: &PoolStatus) -> Option<String> {
+        let scheme: Scheme = pool.scheme.parse().ok()?;
+        let homes = self.nodes.iter().filter(|node| !node.draining).count();
+        let lacks = !pool.has_sources() && homes < scheme.width();
+        lacks.then(|| {
+            format!(
+                "pool '{}' has less than the {scheme} that it asks for, which takes {} nodes, and {} hold buckets: add nodes",
+                pool.name,
+                scheme.width(),
+                homes
+            )
+        })
+    }
+}
+
+/// That the budgets of all pools are more than the smallest node has.
+fn overcommitted(report: &StatusReport) -> Option<String> {
+    let budgets = report.pools.iter().map(|pool| pool.node_budget_bytes);
+    let pools = budgets.fold(0, u64::saturating_add);
+    let least = |node: &&NodeStatus| node.memory_bytes;
+    let least = report.nodes.iter().min_by_key(least)?;
+    let warning = PoolWarning::Overcommitted {
+        pools,
+        node: staves_model::NodeId(least.id),
+        name: least.name.clone(),
+        memory: least.memory_bytes,
+    };
+    (pools > least.memory_bytes).then(|| warning.to_string())
+}
