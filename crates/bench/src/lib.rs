@@ -136,6 +136,7 @@ fn find_servers(global: &GlobalOptions, cache: &CacheBench) -> anyhow::Result<(T
         Protocol::Native => Target::Native {
             addresses: global.cluster.iter().map(ToString::to_string).collect(),
             pool: cache.pool.clone().unwrap_or_else(|| "cache".to_owned()),
+            secret: global.secret()?,
         },
         Protocol::Resp => Target::Stream {
             dialect: Dialect::Resp,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_client::{Client, ClientError, ClientOptions};
+use staves_net::Secret;
 use staves_wire::cache::{Condition, OwnedOp};
 use staves_wire::service::Answer;
 
@@ -21,10 +22,12 @@ const LOOK: Duration = Duration::from_millis(100);
 pub async fn connect(
     addresses: &[String],
     pool: &str,
+    secret: &Option<Secret>,
     deadline: Duration,
 ) -> Result<Client, ClientError> {
     let mut options = ClientOptions {
         pool: pool.to_owned(),
+        secret: secret.clone(),
         deadline,
         // There may be no other node to turn to: a slow one is waited for.
         map_try_max: deadline,

@@ -19,6 +19,7 @@ use super::tally::Tally;
 use super::work::{PhaseJob, RequestLane, ThreadState};
 use super::{native, stream};
 use staves_cli_common::failure::Failure;
+use staves_net::Secret;
 use staves_wire::ErrorCode;
 
 /// The servers to load.
@@ -33,6 +34,7 @@ pub enum Target {
     Native {
         addresses: Vec<String>,
         pool: String,
+        secret: Option<Secret>,
     },
 }
 
@@ -165,8 +167,12 @@ impl Worker {
                         socket.map_err(|text| Failure::Wire(ErrorCode::Unreachable, text))?,
                     )
                 }
-                Target::Native { addresses, pool } => {
-                    let client = native::connect(addresses, pool, deadline).await;
+                Target::Native {
+                    addresses,
+                    pool,
+                    secret,
+                } => {
+                    let client = native::connect(addresses, pool, secret, deadline).await;
                     let client = client.map_err(|error| match error.code() {
                         ErrorCode::NotFound => Failure::NotFound(error.to_string()),
                         code => Failure::Wire(code, error.to_string()),

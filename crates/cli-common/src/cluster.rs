@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use staves_client::{Client, ClientError, ClientOptions, Region};
 use staves_model::{Change, ClusterMap, GroupId, Node, NodeId, Revision, ServiceId};
-use staves_net::{NetError, Options};
+use staves_net::{NetError, Options, Secret};
 use staves_node::config::Endpoint;
 use staves_node::group_state::GroupState;
 use staves_node::status::StatusReport;
@@ -46,11 +46,20 @@ pub struct Cluster {
 impl Cluster {
     /// Finds the cluster through any of the nodes of `--cluster`.
     pub fn open(global: &GlobalOptions) -> anyhow::Result<Cluster> {
-        Cluster::connect(&global.cluster, global.deadline.duration())
+        let (deadline, secret) = (global.deadline.duration(), global.secret()?);
+        Cluster::connect_with(&global.cluster, deadline, secret)
     }
 
     /// Connects to the first of these addresses that answers. One that does not leaves as much time to each of the others.
     pub fn connect(addresses: &[Endpoint], deadline: Duration) -> anyhow::Result<Cluster> {
+        Cluster::connect_with(addresses, deadline, None)
+    }
+
+    fn connect_with(
+        addresses: &[Endpoint],
+        deadline: Duration,
+        secret: Option<Secret>,
+    ) -> anyhow::Result<Cluster> {
         let until = Instant::now() + deadline;
         let runtime = runtime()?;
         let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
@@ -60,6 +69,7 @@ impl Cluster {
             deadline: looked,
             map_try_max: looked / addresses.len().max(1) as u32,
             admin: true,
+            secret,
             connection: Options {
                 connect_timeout: looked,
                 ..Options::default()

@@ -3,7 +3,7 @@
 use serde_json::json;
 use staves_client::{ClientError, SourceError};
 use staves_directory::{DirectoryError, StoreError};
-use staves_net::NetError;
+use staves_net::{NetError, SecretError};
 use staves_node::StartError;
 use staves_node::config::{ConfigError, Origin};
 use staves_wire::ErrorCode;
@@ -109,7 +109,12 @@ pub fn code(error: &anyhow::Error) -> Code {
         let failure = cause.downcast_ref::<Failure>().map(Failure::code);
         let start = || cause.downcast_ref::<StartError>().map(of_start);
         let config = || cause.downcast_ref::<ConfigError>().map(of_config);
-        failure.or_else(start).or_else(config)
+        let secret = || {
+            cause
+                .downcast_ref::<SecretError>()
+                .map(|_| Code::Own(Own::BadConfiguration))
+        };
+        failure.or_else(start).or_else(config).or_else(secret)
     };
     error.chain().find_map(of).unwrap_or(Code::Own(Own::Failed))
 }
@@ -136,6 +141,8 @@ fn of_start(error: &StartError) -> Code {
         StartError::Folder(error) => of_folder(error),
         StartError::Directory(error) => return of_directory(error),
         StartError::Over(error) => return of_directory(error),
+        StartError::Secret(_) | StartError::OneSecret => Own::BadConfiguration,
+        StartError::Denied { reason } => return Code::Wire(reason.code()),
         StartError::Runtime(_) => Own::Failed,
     })
 }

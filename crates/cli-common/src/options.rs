@@ -1,6 +1,9 @@
 //! The options of every command.
 
+use std::path::Path;
+
 use clap::ValueEnum;
+use staves_net::Secret;
 use staves_node::config::{Endpoint, Millis};
 
 // No doc comment: clap would take it for the program's own description.
@@ -40,6 +43,18 @@ pub struct GlobalOptions {
         env = "STAVES_DEADLINE"
     )]
     pub deadline: Millis,
+
+    /// A file with the secret of the cluster's clients, or of its nodes, if it has one
+    #[arg(long, global = true, value_name = "FILE", env = "STAVES_SECRET_FILE")]
+    pub secret_file: Option<String>,
+}
+
+impl GlobalOptions {
+    /// The secret of `--secret-file`.
+    pub fn secret(&self) -> anyhow::Result<Option<Secret>> {
+        let path = self.secret_file.as_deref().map(Path::new);
+        Ok(path.map(Secret::read).transpose()?)
+    }
 }
 
 /// The form of a command's answer.

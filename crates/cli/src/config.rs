@@ -7,6 +7,7 @@ use serde::Serialize;
 use staves_node::config::{self, ConfigError, Loaded, Origin};
 use tracing_subscriber::EnvFilter;
 
+use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Subcommand};
 use staves_cli_common::options::Format;
 use staves_cli_common::output;
@@ -42,7 +43,10 @@ pub struct ConfigFlags(pub Vec<(String, String)>);
 impl clap::FromArgMatches for ConfigFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<ConfigFlags, clap::Error> {
         let given = |name: &'static str| {
+            // A global option of the same name may come from the environment, which is read apart.
+            let source = matches.value_source(name)?;
             let text = matches.get_one::<String>(name)?;
+            (source == ValueSource::CommandLine).then_some(())?;
             Some((name.to_owned(), text.clone()))
         };
         Ok(ConfigFlags(
@@ -114,7 +118,7 @@ pub fn load(path: Option<&Path>, keys: &ConfigFlags) -> anyhow::Result<Loaded> {
     loaded
         .warnings
         .iter()
-        .for_each(|warning| eprintln!("staves: warning: {warning}"));
+        .for_each(|warning| output::say(format_args!("staves: warning: {warning}")));
     Ok(loaded)
 }
 

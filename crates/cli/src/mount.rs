@@ -285,6 +285,7 @@ fn open(
     let addresses: Vec<String> = global.cluster.iter().map(ToString::to_string).collect();
     let options = ClientOptions {
         deadline: global.deadline.duration(),
+        secret: global.secret()?,
         ..ClientOptions::default()
     };
     let client = runtime.block_on(Client::connect(&addresses, options));

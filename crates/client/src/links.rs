@@ -43,7 +43,7 @@ impl Links {
             true => Identity::admin(options.cluster),
             false => Identity::client(options.cluster),
         };
-        let identity = identity.with_credentials(options.credentials.clone());
+        let identity = identity.with_secret(options.secret.clone());
         let dialer = Dialer::new(identity.clone(), options.connection.clone(), FAILURE_KEPT);
         Links {
             identity,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use staves_model::ClusterId;
-use staves_net::Options;
+use staves_net::{Options, Secret};
 
 /// The bounds of a [`crate::Router`]'s batches and retries.
 #[derive(Clone, Debug)]
@@ -48,8 +48,8 @@ pub struct ClientOptions {
     pub cluster: ClusterId,
     /// A person's tool, not an application.
     pub admin: bool,
-    /// The client's credentials.
-    pub credentials: Bytes,
+    /// The secret of the cluster's clients or nodes, if it has one.
+    pub secret: Option<Secret>,
     /// Of each connection.
     pub connection: Options,
     /// Of routing.
@@ -65,7 +65,7 @@ impl Default for ClientOptions {
             deadline: Duration::from_secs(5),
             cluster: ClusterId(0),
             admin: false,
-            credentials: Bytes::new(),
+            secret: None,
             connection: Options {
                 connect_timeout: Duration::from_millis(500),
                 ..Options::default()

@@ -13,7 +13,7 @@ use staves_wire::directory::Sign;
 use staves_wire::frame::{
     Decoder, Envelope, Incoming, MESSAGE_BYTES_MAX, Raw, VERSION_MAX, VERSION_MIN,
 };
-use staves_wire::hello::{Ping, Welcome};
+use staves_wire::hello::{Challenge, Ping, Prove, Proven, Welcome};
 use staves_wire::{ErrorCode, ErrorPacket, Kind, Message, Opcode};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -25,6 +25,7 @@ use crate::identity::Identity;
 use crate::options::Options;
 use crate::outbox::{NotPut, Outbox};
 use crate::queue::GroupQueue;
+use crate::secret::{Prover, Secret};
 
 /// The least size of a read.
 pub(crate) const READ_BYTES: usize = 16 << 10;
@@ -558,24 +559,15 @@ async fn greet(
         request: rand::random::<u64>().max(1),
         ..Envelope::default()
     };
-    staves_wire::frame::encode(envelope, &Message::Hello(identity.hello()), &mut bytes);
-    socket
-        .write_all(&bytes)
-        .await
-        .map_err(|error| failed(error.to_string()))?;
-
-    let mut decoder = Decoder::new(options.limits);
-    let mut buffer = BytesMut::with_capacity(READ_BYTES);
-    let raw = loop {
-        match decoder
-            .next(&mut buffer)
-            .map_err(|error| failed(error.to_string()))?
-        {
-            Some(Incoming::Message(raw)) => break raw,
-            Some(Incoming::TooLarge { .. }) => {
-                return Err(failed("its answer is too large".into()));
-            }
-            None => {}
+    let hello = Message::Hello(identity.hello());
+    let answer = greeting.ask(&hello).await?;
+    let welcome = match (identity.secrets(), answer) {
+        (None, Message::Welcome(welcome)) => welcome,
+        (Some(secrets), Message::Challenge(Challenge { nonce })) => {
+            greeting.prove(&secrets.nodes, &hello, &nonce).await?
+        }
+        (Some(_), Message::Welcome(_)) => {
+            return Err(greeting.unproven("it asks for no secret, so it has none"));
         }
         match socket.read_buf(&mut buffer).await {
             Ok(0) => return Err(failed("it closed the connection".into())),
@@ -583,12 +575,101 @@ async fn greet(
             Err(error) => return Err(failed(error.to_string())),
         }
     };
-    let opcode = Opcode::from_number(raw.header.opcode);
-    let opcode = opcode.ok_or_else(|| failed("its answer is of a newer version".into()))?;
-    match Message::decode(opcode, raw.header.epoch, raw.body) {
-        Ok(Message::Welcome(welcome)) => {
-            check_welcome(&welcome, identity).map_err(failed)?;
-            Ok((decoder, buffer, welcome))
+    check_welcome(&welcome, identity).map_err(|reason| greeting.failed(reason))?;
+    Ok((greeting.decoder, greeting.buffer, welcome))
+}
+
+/// A connection on which both sides still say who they are.
+struct Greeting<'a> {
+    addr: &'a str,
+    socket: &'a mut TcpStream,
+    request: u64,
+    decoder: Decoder,
+    buffer: BytesMut,
+}
+
+impl Greeting<'_> {
+    fn failed(&self, reason: String) -> NetError {
+        NetError::Hello {
+            addr: self.addr.to_owned(),
+            reason,
+            code: None,
+        }
+    }
+
+    /// It is there, but may be anybody.
+    fn unproven(&self, what: &str) -> NetError {
+        NetError::Hello {
+            addr: self.addr.to_owned(),
+            reason: format!(
+                "{what}: it is not of this cluster, or was started without --secret-file"
+            ),
+            code: Some(ErrorCode::Denied),
+        }
+    }
+
+    /// Proves the secret, and has it proven.
+    async fn prove(
+        &mut self,
+        secret: &Secret,
+        hello: &Message,
+        nonce: &[u8],
+    ) -> Result<Welcome, NetError> {
+        let mut said = BytesMut::new();
+        hello.put_body(&mut said);
+        let proof = secret.proof(Prover::Connects, &[&said, nonce]);
+        let proof = Bytes::copy_from_slice(proof.as_bytes());
+        let Message::Proven(Proven { proof, welcome }) =
+            self.ask(&Message::Prove(Prove { proof })).await?
+        else {
+            return Err(self.unproven("it did not prove the secret"));
+        };
+        if !secret.is_proof(&proof, Prover::Accepts, &[&said, nonce, &welcome]) {
+            return Err(self.unproven("its proof of the secret is wrong"));
+        }
+        match Message::decode(Opcode::Welcome, 0, welcome) {
+            Ok(Message::Welcome(welcome)) => Ok(welcome),
+            other => Err(self.failed(format!("its welcome does not decode: {other:?}"))),
+        }
+    }
+
+    /// Sends a message and waits for the answer.
+    async fn ask(&mut self, message: &Message) -> Result<Message, NetError> {
+        let mut bytes = BytesMut::new();
+        let envelope = Envelope {
+            request: self.request,
+            ..Envelope::default()
+        };
+        self.request = self.request.wrapping_add(1).max(1);
+        staves_wire::frame::encode(envelope, message, &mut bytes);
+        let written = self.socket.write_all(&bytes).await;
+        written.map_err(|error| self.failed(error.to_string()))?;
+        let raw = loop {
+            let next = self.decoder.next(&mut self.buffer);
+            match next.map_err(|error| self.failed(error.to_string()))? {
+                Some(Incoming::Message(raw)) => break raw,
+                Some(Incoming::TooLarge { .. }) => {
+                    return Err(self.failed("its answer is too large".into()));
+                }
+                None => {}
+            }
+            match self.socket.read_buf(&mut self.buffer).await {
+                Ok(0) => return Err(self.failed("it closed the connection".into())),
+                Ok(_) => {}
+                Err(error) => return Err(self.failed(error.to_string())),
+            }
+        };
+        let opcode = Opcode::from_number(raw.header.opcode);
+        let opcode =
+            opcode.ok_or_else(|| self.failed("its answer is of a newer version".into()))?;
+        match Message::decode(opcode, raw.header.epoch, raw.body) {
+            Ok(Message::Error(ErrorPacket { code, text })) => Err(NetError::Hello {
+                addr: self.addr.to_owned(),
+                reason: text,
+                code: Some(code),
+            }),
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(self.failed(format!("its answer does not decode: {error}"))),
         }
         Ok(Message::Error(ErrorPacket { code, text })) => Err(NetError::Hello {
             addr: addr.to_owned(),

@@ -9,6 +9,8 @@ use staves_model::{ClusterId, Incarnation, NodeId};
 use staves_wire::frame::{VERSION_MAX, VERSION_MIN};
 use staves_wire::hello::{self, Hello, Role};
 
+use crate::secret::{Secret, Secrets, nonce};
+
 /// Cluster, node and life; zeroes for what is not known or does not apply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Who {
@@ -25,7 +27,7 @@ pub struct Who {
 pub struct Identity {
     role: Role,
     who: Arc<RwLock<Who>>,
-    credentials: Bytes,
+    secrets: Option<Secrets>,
     features: u64,
 }
 
@@ -61,7 +63,7 @@ impl Identity {
         Identity {
             role,
             who: Arc::new(RwLock::new(who)),
-            credentials: Bytes::new(),
+            secrets: None,
             features: 0,
         }
     }
@@ -72,10 +74,27 @@ impl Identity {
         self
     }
 
-    /// With credentials to show.
-    pub fn with_credentials(mut self, credentials: Bytes) -> Identity {
-        self.credentials = credentials;
+    /// With a secret to prove, and to have proven by the other side.
+    pub fn with_secret(self, secret: Option<Secret>) -> Identity {
+        self.with_secrets(secret.map(|nodes| Secrets {
+            nodes,
+            clients: None,
+        }))
+    }
+
+    /// The same with one more that suffices for clients, where it accepts.
+    pub fn with_secrets(mut self, secrets: Option<Secrets>) -> Identity {
+        self.secrets = secrets;
         self
+    }
+
+    /// The same secrets, and nothing else: one who belongs to no cluster yet.
+    pub fn stranger(&self) -> Identity {
+        Identity::node(Who::default()).with_secrets(self.secrets.clone())
+    }
+
+    pub(crate) fn secrets(&self) -> Option<&Secrets> {
+        self.secrets.as_ref()
     }
 
     /// The current identity.
@@ -99,7 +118,7 @@ impl Identity {
             version_min: VERSION_MIN,
             version_max: VERSION_MAX,
             features: self.features,
-            credentials: self.credentials.clone(),
+            credentials: self.secrets.as_ref().map_or(Bytes::new(), |_| nonce()),
         }
     }
 }

@@ -17,11 +17,11 @@
 //!
 //! **What it does not do.** It does not retry and does not route: the layers above know what may be
 //! asked twice. It does not decide that a node is dead: it passes on what it saw ([`Evidence`]). It
-//! does not encrypt yet.
+//! does not encrypt: a shared secret ([`Secret`]) keeps strangers out, not listeners.
 //!
 //! **Layout.** `outbox`, `queue`: what waits to be written. `connection`: the asking side. `server`,
 //! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `descriptors`, `refusals`:
-//! who is let in. `identity`, `options`, `error`.
+//! who is let in. `in_flight`: the memory of all requests under way. `secret`: proofs of it. `identity`, `options`, `error`.
 
 mod connection;
 mod descriptors;
@@ -34,6 +34,7 @@ mod peers;
 mod queue;
 mod refusals;
 mod reply;
+mod secret;
 mod server;
 mod session;
 mod traffic;
@@ -47,5 +48,6 @@ pub use options::Options;
 pub use peers::{Evidence, PeerOptions, PeerStats, Peers};
 pub use refusals::{Refusals, RefusedConnections};
 pub use reply::Reply;
+pub use secret::{Secret, SecretError, Secrets};
 pub use server::{Handler, PeerInfo, Server};
 pub use traffic::sent_bytes;

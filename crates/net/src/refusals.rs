@@ -60,6 +60,8 @@ pub struct RefusedConnections {
     pub too_many: Refusals,
     /// Clients that would have had a descriptor of the reserve.
     pub descriptors: Refusals,
+    /// Those that did not prove the secret.
+    pub secret: Refusals,
     /// The system gave no socket.
     pub not_accepted: Refusals,
 }

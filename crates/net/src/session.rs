@@ -1,19 +1,24 @@
 //! One accepted connection, from its hello to its end.
 
+mod greeting;
+
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use staves_wire::frame::{self, Decoder, Envelope, Incoming, Raw, VERSION_MAX, VERSION_MIN};
-use staves_wire::hello::{Hello, Pong, Role, Welcome};
-use staves_wire::{ErrorCode, ErrorPacket, Kind, Message, Opcode};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use staves_wire::frame::{self, Decoder, Envelope, Incoming, Raw};
+use staves_wire::hello::{Pong, Role};
+use staves_wire::{ErrorCode, Kind, Message, Opcode};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinSet;
 
+use self::greeting::greet;
 use crate::connection::{READ_BYTES, Turn};
+use crate::in_flight::{FREE_BYTES, InFlightPart};
 use crate::outbox::Outbox;
 use crate::reply::{Owed, Reply};
 use crate::server::{Handler, PeerInfo, ServerShared};
@@ -35,6 +40,7 @@ pub(crate) async fn serve<H: Handler>(
         buffer: BytesMut::with_capacity(READ_BYTES),
         read_at: Instant::now(),
         turn: Turn::default(),
+        part: InFlightPart::new(options.in_flight.clone()),
     };
     let hello = tokio::time::timeout(
         options.connect_timeout,
@@ -74,15 +80,17 @@ async fn converse<H: Handler>(
 ) -> Result<(), String> {
     let options = &shared.options;
     let (mut reading, writing) = socket.into_split();
+    // Nodes have bounds of their own, and what they ask for clients counts where the client is.
+    let is_client = peer.hello.role != Role::Node;
     let session = Session {
         shared,
         peer,
         outbox: Arc::new(Outbox::among(
-            shared.queued.clone(),
+            options.in_flight.queued.clone(),
             options.queued_bytes_max,
             None,
         )),
-        owed: Arc::new(Owed::new()),
+        owed: Arc::new(Owed::new(is_client.then(|| options.in_flight.clone()))),
     };
     let result = tokio::select! {
         // The reader first: what it answers at once leaves in the same turn, in one write.
@@ -115,13 +123,29 @@ struct Input {
     /// The arrival of the newest of them. All read and waiting messages count as being as old as that.
     read_at: Instant,
     turn: Turn,
+    /// Unfinished messages of a client.
+    part: InFlightPart,
 }
 
 impl Input {
+    /// Room for the message that is being read, as far as it is known.
+    async fn wait_for_room(&mut self, more: usize) -> Result<(), String> {
+        let unfinished = self.decoder.unfinished_bytes();
+        while !self.part.try_set(unfinished + self.buffer.len() + more) {
+            if self.part.is_refused() {
+                return Err(self.part.of().refusal());
+            }
+            self.part.of().room().await;
+        }
+        self.part.waits_no_more();
+        Ok(())
+    }
+
     async fn next(
         &mut self,
         socket: &mut (impl AsyncRead + Unpin),
         idle_max: Duration,
+        is_client: bool,
     ) -> Result<Option<Incoming>, String> {
         loop {
             let incoming = self
@@ -129,14 +153,27 @@ impl Input {
                 .next(&mut self.buffer)
                 .map_err(|error| error.to_string())?;
             if incoming.is_some() {
+                self.part
+                    .set(self.buffer.len() + self.decoder.unfinished_bytes());
                 return Ok(incoming);
             }
             let more = self.decoder.wanted().saturating_sub(self.buffer.len());
+            if is_client {
+                self.wait_for_room(more).await?;
+            }
             self.buffer.reserve(more.max(READ_BYTES));
-            match tokio::time::timeout(idle_max, socket.read_buf(&mut self.buffer)).await {
+            let read = socket.read_buf(&mut self.buffer);
+            let read = async {
+                tokio::select! {
+                    read = read => read,
+                    () = self.part.stuck(), if self.part.is_counted() => Err(io::ErrorKind::TimedOut.into()),
+                }
+            };
+            match tokio::time::timeout(idle_max, read).await {
                 Ok(Ok(0)) => return Ok(None),
                 Ok(Ok(bytes)) => {
                     self.read_at = Instant::now();
+                    self.part.moved(bytes);
                     self.turn.took(bytes).await;
                 }
                 Ok(Err(error)) => return Err(format!("reading failed: {error}")),
@@ -144,112 +181,6 @@ impl Input {
             }
         }
     }
-}
-
-/// The hello, and our answer to it.
-async fn greet<H: Handler>(
-    socket: &mut TcpStream,
-    input: &mut Input,
-    shared: &ServerShared<H>,
-) -> Result<(Hello, OwnedSemaphorePermit), String> {
-    let incoming = match input.next(socket, shared.options.connect_timeout).await {
-        Ok(Some(incoming)) => incoming,
-        Ok(None) => return Err("it left before its hello".to_owned()),
-        Err(reason) => {
-            say(
-                socket,
-                0,
-                &Message::error(ErrorCode::Malformed, reason.clone()),
-            )
-            .await;
-            return Err(reason);
-        }
-    };
-    let request = match &incoming {
-        Incoming::Message(raw) => raw.header.request,
-        Incoming::TooLarge { header, .. } => header.request,
-    };
-    let accepted = accept_hello(incoming, shared);
-    let placed = accepted.and_then(|(hello, welcome)| {
-        let place = shared.place(hello.role, socket)?;
-        Ok((hello, welcome, place))
-    });
-    match placed {
-        Ok((hello, welcome, place)) => {
-            say(socket, request, &Message::Welcome(welcome)).await;
-            Ok((hello, place))
-        }
-        Err(packet) => {
-            let reason = packet.to_string();
-            say(socket, request, &Message::Error(packet)).await;
-            Err(reason)
-        }
-    }
-}
-
-async fn say(socket: &mut TcpStream, request: u64, message: &Message) {
-    let mut bytes = BytesMut::new();
-    frame::encode(
-        Envelope {
-            request,
-            answer: true,
-            deadline_ms: 0,
-        },
-        message,
-        &mut bytes,
-    );
-    // If it fails, the next read says so.
-    let _ = socket.write_all(&bytes).await;
-}
-
-fn accept_hello<H: Handler>(
-    incoming: Incoming,
-    shared: &ServerShared<H>,
-) -> Result<(Hello, Welcome), ErrorPacket> {
-    let malformed = |text: &str| ErrorPacket::new(ErrorCode::Malformed, text);
-    let Incoming::Message(raw) = incoming else {
-        return Err(malformed("the hello is too large"));
-    };
-    if raw.header.opcode != Opcode::Hello as u8 || raw.is_answer() {
-        return Err(malformed(
-            "the first message of a connection must be a hello",
-        ));
-    }
-    let hello = match Message::decode(Opcode::Hello, raw.header.epoch, raw.body) {
-        Ok(Message::Hello(hello)) => hello,
-        Ok(_) => {
-            return Err(malformed(
-                "the first message of a connection must be a hello",
-            ));
-        }
-        Err(error) => return Err(malformed(&format!("the hello does not decode: {error}"))),
-    };
-    if hello.version_min > VERSION_MAX || hello.version_max < VERSION_MIN {
-        let text = format!(
-            "you speak versions {} to {} of the protocol, this node {VERSION_MIN} to {VERSION_MAX}: update the older one",
-            hello.version_min, hello.version_max
-        );
-        return Err(ErrorPacket::new(ErrorCode::Unsupported, text));
-    }
-    let who = shared.identity.who();
-    if hello.cluster.0 != 0 && who.cluster.0 != 0 && hello.cluster != who.cluster {
-        let text = format!(
-            "this node belongs to cluster {:016x}, and you mean {:016x}",
-            who.cluster.0, hello.cluster.0
-        );
-        return Err(ErrorPacket::new(ErrorCode::WrongCluster, text));
-    }
-    shared.handler.admit(&hello)?;
-    let welcome = Welcome {
-        cluster: who.cluster,
-        node: who.node,
-        incarnation: who.incarnation,
-        version: VERSION_MAX.min(hello.version_max),
-        features: 0,
-        message_bytes_max: shared.options.limits.message_bytes_max as u64,
-        in_flight_max: shared.options.in_flight_max,
-    };
-    Ok((hello, welcome))
 }
 
 struct Session<'a, H> {
@@ -286,6 +217,7 @@ impl<H: Handler> Session<'_, H> {
         input: &mut Input,
     ) -> Result<(), String> {
         let options = &self.shared.options;
+        let is_client = self.peer.hello.role != Role::Node;
         loop {
             // Push back: while too much is under way, or too many answers wait to be taken, nothing
             // more is read, and TCP tells the other side.
@@ -295,7 +227,10 @@ impl<H: Handler> Session<'_, H> {
             if self.outbox.is_full() {
                 self.outbox.wait_for_room().await;
             }
-            match input.next(socket, options.idle_max).await? {
+            while is_client && !options.in_flight.has_room() && self.held_bytes() > FREE_BYTES {
+                options.in_flight.room().await;
+            }
+            match input.next(socket, options.idle_max, is_client).await? {
                 None => return Ok(()),
                 Some(Incoming::Message(raw)) => self.take(raw, input.read_at)?,
                 Some(Incoming::TooLarge { header, bytes_max }) => {
@@ -304,6 +239,10 @@ impl<H: Handler> Session<'_, H> {
                 }
             }
         }
+    }
+
+    fn held_bytes(&self) -> usize {
+        self.owed.bytes() + self.outbox.queued_bytes()
     }
 
     /// A message goes where it belongs. An error ends the connection.

@@ -106,6 +106,8 @@ keys! {
     admin: Endpoint = "127.0.0.1:1680", "Where HTTP is served: health, metrics, status.";
     advertise: Advertise = "", "What others are told to connect to, if it is not what the doors bind to: a host, a host:port for the native protocol, or 'native=HOST:PORT,resp=HOST:PORT,admin=HOST:PORT'.";
     join: Vec<Endpoint> = "", "Nodes of the cluster to join, any of them. Without any, a node without a cluster starts one.";
+    secret_file: Option<PathBuf> = "", "A file with the secret that the nodes of the cluster share, readable by its owner only. Without one, whoever reaches the native port may say that it is a node. Clients and tools may prove this one, too.";
+    client_secret_file: Option<PathBuf> = "", "A file with another secret, which suffices for native clients and tools, and not for nodes.";
     memory: Size = "1GiB", "Memory for pages. A new cluster's first pool gets half of it on every node.";
     zone: Option<String> = "", "Where the node stands (a rack, a data centre). Copies go to distinct zones where there are enough.";
     name: Option<String> = "", "A name for people. Without one its native address stands for it.";
@@ -400,6 +402,10 @@ impl Config {
             (
                 self.election_min_ms.0 < self.election_max_ms.0,
                 "election_max_ms must be greater than election_min_ms, or elections tie",
+            ),
+            (
+                self.client_secret_file.is_none() || self.secret_file.is_some(),
+                "client_secret_file needs secret_file: without a secret of the nodes, whoever says that it is a node is one",
             ),
             (self.clients_max > 0, "clients_max must be at least 1"),
             (

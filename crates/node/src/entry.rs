@@ -80,7 +80,10 @@ async fn same_cluster(
     let asked: Vec<_> = config.join.iter().map(ask).collect();
     let mut first: Option<(&Endpoint, ClusterId)> = None;
     for (address, answer) in config.join.iter().zip(asked) {
-        let Ok(Some(theirs)) = answer.await else {
+        let Ok(answer) = answer.await else {
+            continue;
+        };
+        let Some(theirs) = answer.map_err(|reason| StartError::Denied { reason })? else {
             continue;
         };
         let ours = folder.filter(|ours| *ours != theirs);

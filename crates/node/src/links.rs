@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use staves_directory::{CallFuture, Transport, TransportError};
 use staves_model::{ClusterId, NodeId};
-use staves_net::{Connection, Dialer, Identity, NetError, Options, Who};
-use staves_wire::Message;
+use staves_net::{Connection, Dialer, Identity, NetError, Options};
 use staves_wire::directory::{Raft, RaftAnswer, RaftKind};
+use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Handle;
 
 /// After a failure, whoever wants the address next is told so for this long.
@@ -21,6 +21,7 @@ const CONNECT: Duration = Duration::from_millis(250);
 
 /// Connections by address, made as they are needed.
 pub(crate) struct DirectoryLinks {
+    stranger: Identity,
     options: Options,
     dialer: Dialer,
 }
@@ -33,17 +34,26 @@ impl DirectoryLinks {
             silence_max: Duration::from_secs(1),
             ..Options::default()
         };
+        let stranger = identity.stranger();
         let dialer =
             Dialer::new(identity.for_directory(), options.clone(), FAILURE_KEPT).on(runtime);
-        Arc::new(DirectoryLinks { options, dialer })
+        Arc::new(DirectoryLinks {
+            stranger,
+            options,
+            dialer,
+        })
     }
 
-    /// The cluster of whoever is at the address; `None` if nobody says.
-    pub(crate) async fn cluster_at(&self, addr: &str) -> Option<ClusterId> {
+    /// The cluster of whoever is at the address; `None` if nobody says. Fails if they do not share this node's secret.
+    pub(crate) async fn cluster_at(&self, addr: &str) -> Result<Option<ClusterId>, NetError> {
         // As one that belongs to none yet: who belongs to another would be turned away without a word.
-        let nobody = Identity::node(Who::default());
-        let connection = Connection::open(addr, &nobody, &self.options).await.ok()?;
-        Some(connection.welcome().cluster).filter(|cluster| cluster.0 != 0)
+        match Connection::open(addr, &self.stranger, &self.options).await {
+            Ok(connection) => {
+                Ok(Some(connection.welcome().cluster).filter(|cluster| cluster.0 != 0))
+            }
+            Err(error) if error.code() == ErrorCode::Denied => Err(error),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Asks whoever is at the address.

@@ -441,6 +441,7 @@ pub const METRICS: &[Metric] = &[
             "reason",
             &[
                 ("descriptors", |s| s.running.refused.descriptors.total()),
+                ("secret", |s| s.running.refused.secret.total()),
                 ("too-many", |s| s.running.refused.too_many.total()),
                 ("not-accepted", |s| {
                     s.running.refused.not_accepted.total() + s.door.not_accepted.total()

@@ -61,6 +61,7 @@ impl Node {
         config.check()?;
         start::fits(config.memory, crate::resident::total_bytes())?;
         start::tell_differences(&config);
+        let secrets = start::secrets(&config)?;
         let listeners = Listeners::open(&config).await?;
         let told = config.advertised(&listeners.bound)?;
         let arena = Arena::new(config.memory.0).map_err(|error| StartError::Memory {
@@ -69,7 +70,7 @@ impl Node {
         let addresses = listeners.addresses();
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
-        let identity = Identity::node(Who::default());
+        let identity = Identity::node(Who::default()).with_secrets(secrets);
         let liveness = Arc::new(Liveness::start()?);
         let links = DirectoryLinks::new(identity.clone(), liveness.handle());
         let options = start::directory_options(&config, &told);
@@ -122,7 +123,9 @@ impl Node {
             "serving"
         );
         let votes = now.directory.status().voters.contains(&life.node);
-        if let Some(text) = start::forgets(&config, votes) {
+        let trusts = start::trusts(&config, addresses.native);
+        let warnings = [start::forgets(&config, votes), trusts];
+        for text in warnings.into_iter().flatten() {
             tracing::warn!("{text}");
         }
         Ok(Node {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Options, StoreError, Times};
 use staves_model::{Change, ClusterId, ClusterMap, ElectionTimes, Medium, NodeFacts, PoolKind};
+use staves_net::{NetError, Secret, SecretError, Secrets};
 use staves_store::Budget;
 use tokio::net::TcpListener;
 
@@ -73,6 +74,20 @@ pub enum StartError {
         nodes: [String; 2],
         /// Their clusters, in the same order.
         clusters: [ClusterId; 2],
+    },
+    /// A secret file cannot be used.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The secrets of nodes and of clients are the same.
+    #[error(
+        "secret_file and client_secret_file hold the same secret, so that every client could be a node: make another for clients"
+    )]
+    OneSecret,
+    /// A node that is to be joined does not let this one in.
+    #[error("cannot join a cluster: {reason}")]
+    Denied {
+        /// Its error.
+        reason: NetError,
     },
     /// The data folder.
     #[error("the data folder cannot be used: {0}")]
@@ -175,6 +190,27 @@ fn address(listener: &TcpListener) -> SocketAddr {
     listener
         .local_addr()
         .expect("an open listener has an address")
+}
+
+/// The secrets of the configuration, if it has any.
+pub(crate) fn secrets(config: &Config) -> Result<Option<Secrets>, StartError> {
+    let Some(nodes) = &config.secret_file else {
+        return Ok(None);
+    };
+    let clients = config.client_secret_file.as_deref().map(Secret::read);
+    let (nodes, clients) = (Secret::read(nodes)?, clients.transpose()?);
+    if clients.as_ref() == Some(&nodes) {
+        return Err(StartError::OneSecret);
+    }
+    Ok(Some(Secrets { nodes, clients }))
+}
+
+/// A warning for a node without a secret, unless only this machine reaches its native port.
+pub(crate) fn trusts(config: &Config, native: SocketAddr) -> Option<&'static str> {
+    let open = config.secret_file.is_none() && !native.ip().is_loopback();
+    open.then_some(
+        "no secret_file: whoever reaches the native port and says that it is a node is one; --secret-file changes that",
+    )
 }
 
 /// A warning for a node without a data folder.

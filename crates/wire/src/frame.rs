@@ -45,7 +45,8 @@ pub const VERSION_MIN: u8 = 4;
 /// 3. The messages of files.
 /// 4. One request and one answer for all services on groups, in place of one pair for each.
 ///    Members are named by node, disk and life, in `group` and in the map: older versions cannot read either.
-pub const VERSION_MAX: u8 = 4;
+/// 5. A shared secret, proven by challenge.
+pub const VERSION_MAX: u8 = 5;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

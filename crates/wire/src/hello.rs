@@ -8,6 +8,9 @@ use crate::codec::{wire_enum, wire_struct};
 /// Most bytes of credentials.
 pub const CREDENTIALS_BYTES_MAX: usize = 4096;
 
+/// Bytes of a proof of a shared secret, and of the random bytes that it is over.
+pub const SECRET_BYTES: usize = 32;
+
 /// The feature bit of a connection that carries the directory's messages, and nothing else: the other side serves it apart from requests.
 pub const DIRECTORY: u64 = 1;
 
@@ -22,7 +25,7 @@ pub enum Role {
     Admin,
 }
 
-/// The first message of the side that connects. Answered by [`Welcome`] or an error packet.
+/// The first message of the side that connects. Answered by [`Welcome`], [`Challenge`] or an error packet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hello {
     /// The cluster that it means; 0 if it does not know yet, which fits any.
@@ -39,7 +42,8 @@ pub struct Hello {
     pub version_max: u8,
     /// Optional abilities, one bit each: [`DIRECTORY`]. Unknown ones are passed over.
     pub features: u64,
-    /// Room for what proves who it is; at most [`CREDENTIALS_BYTES_MAX`].
+    /// [`SECRET_BYTES`] random bytes, if it can prove a shared secret and wants the other side to prove it too; else nothing. At most
+    /// [`CREDENTIALS_BYTES_MAX`].
     pub credentials: Bytes,
 }
 
@@ -67,6 +71,29 @@ pub struct Welcome {
     pub message_bytes_max: u64,
     /// The most requests that it takes before it has answered the first.
     pub in_flight_max: u32,
+}
+
+/// The accepting side wants a shared secret to be proven. Answers a hello; asked for by [`Prove`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Challenge {
+    /// [`SECRET_BYTES`] random bytes.
+    pub nonce: Bytes,
+}
+
+/// The connecting side's proof, of [`SECRET_BYTES`]. Answered by [`Proven`] or an error packet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Prove {
+    /// Over the hello and the challenge.
+    pub proof: Bytes,
+}
+
+/// The accepting side's proof, and its welcome.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Proven {
+    /// Over the hello, the challenge and the welcome, of [`SECRET_BYTES`].
+    pub proof: Bytes,
+    /// The bytes of a [`Welcome`].
+    pub welcome: Bytes,
 }
 
 /// "Are you there?" Answered by [`Pong`].
@@ -109,6 +136,9 @@ wire_struct!(Welcome {
     message_bytes_max,
     in_flight_max,
 });
+wire_struct!(Challenge { nonce });
+wire_struct!(Prove { proof });
+wire_struct!(Proven { proof, welcome });
 wire_struct!(Ping { clock });
 wire_struct!(Pong {
     clock,

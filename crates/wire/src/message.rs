@@ -16,7 +16,7 @@ use crate::files::{
     FileKeysAnswer, FileLost, FileLostAnswer, FilePut, FileRead, FileUse,
 };
 use crate::group::Batch;
-use crate::hello::{CREDENTIALS_BYTES_MAX, Hello, Ping, Pong, Welcome};
+use crate::hello::{CREDENTIALS_BYTES_MAX, Challenge, Hello, Ping, Pong, Prove, Proven, Welcome};
 use crate::service::{Answer, ServiceAnswers, ServiceRequest};
 
 /// The part of a message in a conversation.
@@ -131,6 +131,12 @@ messages! {
     5 Error(ErrorPacket) "error" Answer Frame since 1;
     /// The request was done and there is nothing more to say.
     6 Done "done" Answer Frame since 1;
+    /// The accepting side wants a secret to be proven.
+    7 Challenge(Challenge) "challenge" Answer Frame since 5;
+    /// The connecting side's proof.
+    8 Prove(Prove) "prove" Request Frame since 5;
+    /// The accepting side's, and its welcome.
+    9 Proven(Proven) "proven" Answer Frame since 5;
 
     // Groups.
     /// Messages of the group protocol for any number of the receiver's members.

@@ -23,6 +23,7 @@ mod mounting;
 mod nfs;
 mod recovery;
 mod scrub;
+mod secrets;
 mod written;
 
 /// Real nodes, killed when dropped.
@@ -160,6 +161,9 @@ impl Cluster {
 
     fn run(&self, i: usize, args: &[&str]) -> Ran {
         let mut all = vec!["--cluster", &self.nodes[i].native];
+        if let Some(at) = self.flags.iter().position(|f| f == "--client-secret-file") {
+            all.extend(["--secret-file", &self.flags[at + 1]]);
+        }
         all.extend(args);
         staves(&all)
     }

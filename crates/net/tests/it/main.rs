@@ -5,5 +5,6 @@ mod common;
 mod connection;
 mod hostile;
 mod peers;
+mod secret;
 mod stalled;
 mod turns;

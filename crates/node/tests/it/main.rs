@@ -16,5 +16,6 @@ mod memory;
 mod one_node;
 mod redirects;
 mod rust_client;
+mod secrets;
 mod soak;
 mod sources;

@@ -23,7 +23,7 @@ use staves_wire::group::{
     Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
     RunKind, SealedStream, SyncStream,
 };
-use staves_wire::hello::{Hello, Ping, Pong, Role, Welcome};
+use staves_wire::hello::{Challenge, Hello, Ping, Pong, Prove, Proven, Role, Welcome};
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
@@ -152,6 +152,16 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             message_bytes_max: rng.next(),
             in_flight_max: rng.u32(),
         }),
+        Opcode::Challenge => Message::Challenge(Challenge {
+            nonce: rng.bytes(32),
+        }),
+        Opcode::Prove => Message::Prove(Prove {
+            proof: rng.bytes(32),
+        }),
+        Opcode::Proven => Message::Proven(Proven {
+            proof: rng.bytes(32),
+            welcome: rng.bytes(40),
+        }),
         Opcode::Ping => Message::Ping(Ping {
             clock: Time(rng.next()),
         }),
@@ -216,6 +226,31 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             page: rng.u32(),
             labels: rng.list(3, |r| r.option(Rng::label)),
         }),
+        Opcode::Status => Message::Status,
+        Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {
+            json: rng.bytes(40),
+        }),
+        Opcode::NodeDrain => Message::NodeDrain(NodeTarget { node: rng.node() }),
+        Opcode::NodeResume => Message::NodeResume(NodeTarget { node: rng.node() }),
+        Opcode::NodeStop => Message::NodeStop(NodeTarget { node: rng.node() }),
+        Opcode::NodeStopForced => Message::NodeStopForced(NodeTarget { node: rng.node() }),
+        Opcode::KeyRange => Message::KeyRange(NodeTarget { node: rng.node() }),
+        Opcode::KeyRangeAnswer => Message::KeyRangeAnswer(KeyRangeAnswer {
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            spans: rng.list(4, |r| KeySpan {
+                pool: PoolId(r.u32()),
+                first: r.hash_slot(),
+                last: r.hash_slot(),
+                data: r.yes(),
+            }),
+        }),
+        _ => files(rng, opcode, kind),
+    }
+}
+
+fn files(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
+    match opcode {
         Opcode::FileRead => Message::FileRead(file_read(rng)),
         Opcode::FileBytes => Message::FileBytes(FileBytes {
             bytes: (kind == 0).then(|| rng.bytes(60)),
@@ -254,6 +289,12 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
             bytes: rng.next(),
             damaged: rng.u32(),
         }),
+        _ => changed_files(rng, opcode, kind),
+    }
+}
+
+fn changed_files(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
+    match opcode {
         Opcode::FileChanges => Message::FileChanges(FileChanges {
             pool: PoolId(rng.u32()),
             since: rng.next(),
@@ -286,25 +327,6 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::FileUse => Message::FileUse(FileUse {
             dataset: rng.text(),
             by: rng.text(),
-        }),
-        Opcode::Status => Message::Status,
-        Opcode::StatusAnswer => Message::StatusAnswer(StatusAnswer {
-            json: rng.bytes(40),
-        }),
-        Opcode::NodeDrain => Message::NodeDrain(NodeTarget { node: rng.node() }),
-        Opcode::NodeResume => Message::NodeResume(NodeTarget { node: rng.node() }),
-        Opcode::NodeStop => Message::NodeStop(NodeTarget { node: rng.node() }),
-        Opcode::NodeStopForced => Message::NodeStopForced(NodeTarget { node: rng.node() }),
-        Opcode::KeyRange => Message::KeyRange(NodeTarget { node: rng.node() }),
-        Opcode::KeyRangeAnswer => Message::KeyRangeAnswer(KeyRangeAnswer {
-            node: rng.node(),
-            incarnation: rng.incarnation(),
-            spans: rng.list(4, |r| KeySpan {
-                pool: PoolId(r.u32()),
-                first: r.hash_slot(),
-                last: r.hash_slot(),
-                data: r.yes(),
-            }),
         }),
         _ => directory(rng, opcode, kind),
     }
