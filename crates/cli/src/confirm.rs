@@ -7,6 +7,7 @@ use anyhow::Context;
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
+use staves_cli_common::output;
 
 /// Asks on the terminal whether to delete this; where there is none, nobody can confirm.
 pub fn confirm(what: &str, out: Format) -> anyhow::Result<()> {

@@ -263,7 +263,7 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
         let dir = mounted.dir().display();
         output::say(format_args!(
             "staves: {wanted} is mounted at {dir} until this process ends: Ctrl-C, or 'staves unmount {dir}'"
-        );
+        ));
         wanted.warn(global.output, &mut json!({}));
     }
     mounted.serve(signals).map_err(mount_failed)?;

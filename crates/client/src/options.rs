@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use staves_model::ClusterId;
 use staves_net::{Options, Secret};
 

@@ -71,7 +71,7 @@ pub use staves_model::DirectoryCall;
 
 pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
-pub use requests::{CLIENTS_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
+pub use requests::{CLIENTS_MAX, NUMBER_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};
 pub use state::{Applied, Durability, Effects, Options};
 pub use stream::{Log, Stream};

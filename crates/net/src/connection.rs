@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use staves_model::Time;
 use staves_wire::directory::Sign;
@@ -549,15 +549,12 @@ async fn greet(
     identity: &Identity,
     options: &Options,
 ) -> Result<(Decoder, BytesMut, Welcome), NetError> {
-    let failed = |reason: String| NetError::Hello {
-        addr: addr.to_owned(),
-        reason,
-        code: None,
-    };
-    let mut bytes = BytesMut::new();
-    let envelope = Envelope {
+    let mut greeting = Greeting {
+        addr,
+        socket,
         request: rand::random::<u64>().max(1),
-        ..Envelope::default()
+        decoder: Decoder::new(options.limits),
+        buffer: BytesMut::with_capacity(READ_BYTES),
     };
     let hello = Message::Hello(identity.hello());
     let answer = greeting.ask(&hello).await?;
@@ -569,10 +566,8 @@ async fn greet(
         (Some(_), Message::Welcome(_)) => {
             return Err(greeting.unproven("it asks for no secret, so it has none"));
         }
-        match socket.read_buf(&mut buffer).await {
-            Ok(0) => return Err(failed("it closed the connection".into())),
-            Ok(_) => {}
-            Err(error) => return Err(failed(error.to_string())),
+        (_, other) => {
+            return Err(greeting.failed(format!("it answered with {}", other.opcode().word())));
         }
     };
     check_welcome(&welcome, identity).map_err(|reason| greeting.failed(reason))?;
@@ -671,16 +666,6 @@ impl Greeting<'_> {
             Ok(answer) => Ok(answer),
             Err(error) => Err(self.failed(format!("its answer does not decode: {error}"))),
         }
-        Ok(Message::Error(ErrorPacket { code, text })) => Err(NetError::Hello {
-            addr: addr.to_owned(),
-            reason: text,
-            code: Some(code),
-        }),
-        Ok(other) => Err(failed(format!(
-            "it answered with {}",
-            other.opcode().word()
-        ))),
-        Err(error) => Err(failed(format!("its answer does not decode: {error}"))),
     }
 }
 

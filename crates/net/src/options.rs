@@ -1,10 +1,12 @@
 //! The bounds of connections. Everything that could grow has one, everything that could wait has one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use staves_wire::frame::{Limits, MESSAGE_BYTES_MAX};
 
 use crate::descriptors::Descriptors;
+use crate::in_flight::InFlight;
 
 /// Bounds that both sides of a connection keep.
 #[derive(Clone, Debug)]
@@ -16,6 +18,8 @@ pub struct Options {
     pub in_flight_max: u32,
     /// A server stops reading while the requests that it works on take up more than this.
     pub in_flight_bytes_max: usize,
+    /// The memory for requests and answers of clients, whatever their door.
+    pub in_flight: Arc<InFlight>,
     /// A client waits before it queues more than this, a server stops reading while more answers
     /// than this wait to be written.
     pub queued_bytes_max: usize,
@@ -46,6 +50,7 @@ impl Default for Options {
             in_flight_max: 4096,
             // One message of the largest kind must fit, or it could never be taken.
             in_flight_bytes_max: MESSAGE_BYTES_MAX,
+            in_flight: InFlight::new(usize::MAX),
             queued_bytes_max: 16 << 20,
             connect_timeout: Duration::from_secs(1),
             silence_max: Duration::from_secs(4),

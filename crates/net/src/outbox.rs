@@ -6,7 +6,7 @@
 //! A sender that has put in its last message may write at once, on its own thread ([`Outbox::write_now`]),
 //! and so spares the waking of the writer; the writer gets the bytes that the kernel does not take then.
 //!
-//! Large messages wait apart and leave frame by frame, after whatever small ones there are by then: a
+//! Large messages, of whatever kind, wait apart and leave frame by frame, after whatever small ones there are by then: a
 //! value of half a gigabyte holds up a promise by one frame, not by itself.
 //!
 //! A request that has waited here says a deadline that is nearer by as much, and one whose deadline has
@@ -29,11 +29,16 @@ use crate::queue::GroupQueue;
 
 /// A chunk that has reached this many bytes is not added to.
 const CHUNK_BYTES: usize = 64 << 10;
-/// A message that carries more than this waits apart from the small ones.
+/// A message with more than this waits apart from the small ones.
 const BULK_BYTES: usize = 64 << 10;
 /// Most bytes of each kind taken out at a time (and one chunk, or one frame, more), and so the longest
 /// that a message just put in waits for others, and the most that a caller of `write_now` writes.
 const TAKE_BYTES: usize = 1 << 20;
+/// Most bytes of large messages taken out at a time: those of one frame, or of more that are smaller. The end of a message
+/// leaves with the frame before it, if it is short: until then the memory of both is held.
+const BULK_TAKE_BYTES: usize = frame::FRAME_BODY_MAX + BULK_BYTES;
+/// Room for all that a large message has beside its values, most often.
+const FIELDS_BYTES: usize = 4 << 10;
 /// A message that waited less than this counts as not having waited.
 const WAITED_MIN: Duration = Duration::from_millis(10);
 /// Most pieces taken out at a time.
@@ -178,12 +183,16 @@ impl Outbox {
         frame::encode(envelope, message, &mut chunk.bytes);
         let added = chunk.bytes.len() - before;
         let too_large = added > bytes_max.saturating_add(frames_overhead(added));
-        if too_large {
+        // How large it is shows only here, unless it carries values.
+        let bulk =
+            (!too_large && added > BULK_BYTES).then(|| BytesMut::from(&chunk.bytes[before..]));
+        if too_large || bulk.is_some() {
             chunk.bytes.truncate(before);
         }
         if !chunk.bytes.is_empty() {
             frames.chunks.push_back(chunk);
         }
+        frames.bulk.extend(bulk.map(OutboxChunk::new));
         if too_large {
             return Err(NotPut::TooLarge(added));
         }
@@ -202,7 +211,7 @@ impl Outbox {
         weight: usize,
         bytes_max: usize,
     ) -> Result<(), NotPut> {
-        let mut bytes = BytesMut::with_capacity(weight + frames_overhead(weight) + HEADER_BYTES);
+        let mut bytes = BytesMut::with_capacity(weight + frames_overhead(weight) + FIELDS_BYTES);
         frame::encode(envelope, message, &mut bytes);
         let added = bytes.len();
         if added > bytes_max.saturating_add(frames_overhead(added)) {
@@ -217,6 +226,11 @@ impl Outbox {
         drop(frames);
         self.wake.notify_one();
         Ok(())
+    }
+
+    /// Bytes that wait here or are being written.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued.load(Ordering::Relaxed)
     }
 
     /// True if no more should be put in for now.
@@ -273,12 +287,16 @@ impl Outbox {
                 pieces.push_back(Piece::frames(bytes));
             }
         }
-        let bulk = frames.next_bulk(&mut late);
+        let (mut bulk, mut room) = (Vec::new(), BULK_TAKE_BYTES);
+        while let Some(frame) = frames.next_bulk(room, &mut late) {
+            room = room.saturating_sub(frame.len());
+            bulk.push(frame);
+        }
         drop(frames);
         if let Some(group) = &self.group {
             group.take(PIECES_MAX / 2, TAKE_BYTES, || self.next_request(), pieces);
         }
-        pieces.extend(bulk.map(Piece::frames));
+        pieces.extend(bulk.into_iter().map(Piece::bulk));
         if late > 0 {
             self.less(late);
         }
@@ -317,7 +335,8 @@ impl Outbox {
             return;
         }
         self.less(piece.body.len());
-        if piece.body.capacity() <= 2 * CHUNK_BYTES {
+        // A short frame of a large message shares the memory of all of it.
+        if !piece.bulk && piece.body.capacity() <= 2 * CHUNK_BYTES {
             piece.body.clear();
             self.frames.lock().spare = Some(piece.body);
         }
@@ -451,9 +470,9 @@ impl Frames {
         self.chunks.is_empty() && self.bulk.is_empty()
     }
 
-    /// The next frame of the large message whose turn it is. Those whose deadline passed before they
+    /// The next frame of the large message whose turn it is, if it fits. Those whose deadline passed before they
     /// began are let go, and counted.
-    fn next_bulk(&mut self, late: &mut usize) -> Option<BytesMut> {
+    fn next_bulk(&mut self, room: usize, late: &mut usize) -> Option<BytesMut> {
         loop {
             let front = self.bulk.front_mut()?;
             let end = match front.bytes.first_chunk().map(Header::decode) {
@@ -461,7 +480,11 @@ impl Frames {
                 // What was encoded here decodes; were it not so, it had to leave as it is.
                 _ => front.bytes.len(),
             };
-            let mut frame = front.bytes.split_to(end.min(front.bytes.len()));
+            let end = end.min(front.bytes.len());
+            if end > room && room < BULK_TAKE_BYTES {
+                return None;
+            }
+            let mut frame = front.bytes.split_to(end);
             if !front.begun {
                 front.begun = true;
                 let before = frame.len();
@@ -512,11 +535,24 @@ fn frames_overhead(encoded: usize) -> usize {
 pub(crate) struct Piece {
     header: Option<[u8; HEADER_BYTES]>,
     body: BytesMut,
+    /// Of a large message.
+    bulk: bool,
 }
 
 impl Piece {
     fn frames(body: BytesMut) -> Piece {
-        Piece { header: None, body }
+        Piece {
+            header: None,
+            body,
+            bulk: false,
+        }
+    }
+
+    fn bulk(body: BytesMut) -> Piece {
+        Piece {
+            bulk: true,
+            ..Piece::frames(body)
+        }
     }
 
     /// A frame of group traffic.
@@ -524,6 +560,7 @@ impl Piece {
         Piece {
             header: Some(frame::group_header(request, more, &body)),
             body,
+            bulk: false,
         }
     }
 
@@ -545,181 +582,4 @@ impl Drop for Outbox {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bytes::Bytes;
-    use staves_model::{ClientId, GroupId, HashSlot, MemberSlot, PoolId, Revision, ServiceId};
-    use staves_wire::directory::GetMap;
-    use staves_wire::service::{
-        Address, Answer, Body, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest,
-    };
-    use std::io::Read;
-    use tokio::net::{TcpListener, TcpStream};
-
-    const STALL_MAX: Duration = Duration::from_millis(400);
-
-    fn large() -> Message {
-        Message::ServiceAnswers(ServiceAnswers {
-            revision: Revision(1),
-            answers: vec![Answer::Value(Bytes::from(vec![7; 32 << 20]))],
-            moved: Vec::new(),
-            draw_above: 0,
-        })
-    }
-
-    fn request(service: ServiceId, to: Address, payload: Bytes) -> Message {
-        let head = Bytes::from_static(b"head");
-        let body = Body { head, payload };
-        Message::Service(ServiceRequest {
-            revision: Revision(1),
-            service,
-            pool: PoolRef::Id(PoolId(1)),
-            client: ClientId(1),
-            floor: 1,
-            retry: false,
-            forwarded: false,
-            ops: vec![NumberedOp {
-                number: 1,
-                to,
-                body,
-            }],
-        })
-    }
-
-    /// Regression: large writes of regions waited among the small messages, and held them up.
-    #[test]
-    fn large_messages_of_every_service_wait_apart() {
-        let bytes = Bytes::from(vec![7; BULK_BYTES + 1]);
-        let bucket = Address::Bucket(GroupId(1), MemberSlot(2));
-        let messages = [
-            request(ServiceId::CACHE, Address::Slot(HashSlot(1)), bytes.clone()),
-            request(ServiceId::MEMORY, bucket, bytes.clone()),
-            request(ServiceId(200), bucket, bytes.clone()),
-            Message::ServiceAnswers(ServiceAnswers {
-                revision: Revision(1),
-                answers: vec![Answer::Ok, Answer::Value(bytes)],
-                moved: Vec::new(),
-                draw_above: 0,
-            }),
-        ];
-        let outbox = Outbox::new(1 << 30, None);
-        for (before, message) in messages.iter().enumerate() {
-            let word = message.opcode().word();
-            assert_eq!(outbox.put(Envelope::default(), message, usize::MAX), Ok(()));
-            let frames = outbox.frames.lock();
-            let waiting = (frames.bulk.len(), frames.chunks.len());
-            assert_eq!(waiting, (before + 1, 0), "{word}");
-        }
-    }
-
-    async fn pair() -> (OwnedWriteHalf, std::net::TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let addr = listener.local_addr().expect("its address");
-        let (ours, theirs) = tokio::join!(TcpStream::connect(addr), listener.accept());
-        let theirs = theirs.expect("it comes").0.into_std().expect("a socket");
-        theirs.set_nonblocking(true).expect("it may");
-        let (_, writing) = ours.expect("it is taken").into_split();
-        (writing, theirs)
-    }
-
-    /// A request whose deadline passed before its first byte was written is not sent, small or large. One that is sent carries what is
-    /// left of its deadline, and a message that was begun is ended. The test writes by itself, so that nothing leaves while it waits.
-    #[tokio::test]
-    async fn requests_that_waited_too_long_to_be_sent_are_not_sent() {
-        const WAITED: Duration = Duration::from_millis(60);
-        let (socket, mut theirs) = pair().await;
-        let outbox = Outbox::new(1 << 30, None);
-        let put = |request, deadline_ms, message: &Message| {
-            let envelope = Envelope {
-                request,
-                answer: false,
-                deadline_ms,
-            };
-            assert_eq!(outbox.put(envelope, message, usize::MAX), Ok(()));
-        };
-        let ask = Message::GetMap(GetMap {
-            known: Revision(1),
-            wait_ms: 1,
-        });
-        put(1, 20_000, &large());
-        let mut taken = VecDeque::new();
-        outbox.take(&mut taken);
-        assert_eq!(taken.len(), 1, "a frame of the large one");
-        outbox.writing.lock().rest = taken;
-        put(21, 50, &ask);
-        put(22, 10_000, &ask);
-        put(23, 50, &large());
-        put(24, 20_000, &ask);
-        tokio::time::sleep(WAITED).await;
-        let (mut bytes, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
-        while !outbox.is_empty() {
-            socket.writable().await.expect("it is open");
-            outbox.write_now(&socket);
-            while let Ok(read @ 1..) = theirs.read(&mut buffer) {
-                bytes.extend_from_slice(&buffer[..read]);
-            }
-        }
-        theirs.set_nonblocking(false).expect("it may");
-        drop(socket);
-        theirs.read_to_end(&mut bytes).expect("to the end");
-        let (mut left, mut large_ended) = (Vec::new(), false);
-        let mut rest = &bytes[..];
-        while let Some(header) = rest.first_chunk().map(Header::decode) {
-            let header = header.expect("a header");
-            rest = &rest[HEADER_BYTES + header.body_len as usize..];
-            match header.request {
-                1 => large_ended = header.flags & frame::FLAG_MORE == 0,
-                request => left.push((request, header.deadline_ms)),
-            }
-        }
-        assert!(large_ended && rest.is_empty());
-        let waited = WAITED.as_millis() as u32;
-        assert!(
-            matches!(left[..], [(22, a), (24, b)] if a <= 10_000 - waited && b <= 20_000 - waited),
-            "{left:?}"
-        );
-    }
-
-    /// Regression: the writer counted only what it wrote itself. A connection that was emptied by those
-    /// who write at once, as fast as the other side took it, was cut as stalled.
-    #[tokio::test]
-    async fn what_others_write_at_once_is_progress_too() {
-        let (socket, mut theirs) = pair().await;
-        let socket = Arc::new(socket);
-        let outbox = Arc::new(Outbox::new(1 << 30, None));
-        let envelope = Envelope {
-            request: 1,
-            answer: true,
-            deadline_ms: 0,
-        };
-        for _ in 0..3 {
-            let put = outbox.put(envelope, &large(), usize::MAX);
-            assert_eq!(put, Ok(()));
-        }
-        let writer = {
-            let (outbox, socket) = (outbox.clone(), socket.clone());
-            tokio::spawn(async move { outbox.run(&socket, STALL_MAX).await })
-        };
-        let mut buffer = vec![0; 256 << 10];
-        let begun = Instant::now();
-        while begun.elapsed() < 4 * STALL_MAX {
-            // One thread, on which this comes before the writer: that finds the room used up.
-            let read = theirs.read(&mut buffer);
-            assert!(read.is_ok() || !outbox.is_empty(), "{read:?}");
-            (0..8).for_each(|_| outbox.write_now(&socket));
-            std::thread::sleep(Duration::from_millis(5));
-            tokio::task::yield_now().await;
-            if writer.is_finished() {
-                let error = writer.await.expect("no panic");
-                panic!("cut after {:?}: {error}", begun.elapsed());
-            }
-        }
-        assert!(
-            !outbox.is_empty(),
-            "there was something to write all the time"
-        );
-        // And now nobody takes anything.
-        let error = writer.await.expect("no panic");
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    }
-}
+mod tests;

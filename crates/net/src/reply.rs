@@ -8,6 +8,7 @@ use staves_wire::frame::Envelope;
 use staves_wire::{ErrorCode, Kind, Message};
 use tokio::sync::Notify;
 
+use crate::in_flight::InFlight;
 use crate::outbox::{NotPut, Outbox};
 
 /// The requests of a connection that have begun and are not answered.
@@ -15,6 +16,8 @@ pub(crate) struct Owed {
     state: Mutex<OwedState>,
     /// Wakes the reader when something was answered.
     less: Notify,
+    /// A client's requests count there, too.
+    in_flight: Option<Arc<InFlight>>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -24,10 +27,11 @@ struct OwedState {
 }
 
 impl Owed {
-    pub(crate) fn new() -> Owed {
+    pub(crate) fn new(in_flight: Option<Arc<InFlight>>) -> Owed {
         Owed {
             state: Mutex::default(),
             less: Notify::new(),
+            in_flight,
         }
     }
 
@@ -53,7 +57,14 @@ impl Owed {
         self.wait_below(1, usize::MAX).await;
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.state.lock().bytes
+    }
+
     fn add(&self, bytes: usize) {
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.take(bytes);
+        }
         let mut state = self.state.lock();
         state.requests += 1;
         state.bytes += bytes;
@@ -64,6 +75,9 @@ impl Owed {
         state.requests -= 1;
         state.bytes -= bytes;
         drop(state);
+        if let Some(in_flight) = &self.in_flight {
+            in_flight.give_back(bytes);
+        }
         self.less.notify_waiters();
     }
 }
@@ -115,6 +129,14 @@ impl Reply {
     /// with much should know of.
     pub fn server_queued_bytes(&self) -> usize {
         self.outbox.total()
+    }
+
+    /// True if there is room for a large answer.
+    pub fn has_room(&self) -> bool {
+        self.owed
+            .in_flight
+            .as_ref()
+            .is_none_or(|all| all.has_room())
     }
 
     /// Answers. Never blocks; if the connection is gone, so is the answer.

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -61,8 +61,6 @@ pub(crate) struct ServerShared<H> {
     pub(crate) identity: Identity,
     pub(crate) options: Options,
     pub(crate) handler: H,
-    /// Bytes of answers that wait to be written, of all connections.
-    pub(crate) queued: Arc<AtomicUsize>,
     pub(crate) refused: Arc<RefusedConnections>,
     connections: AtomicU64,
     /// Room for connections of clients and tools, and for those of nodes.
@@ -155,7 +153,6 @@ impl Server {
             identity,
             options,
             handler,
-            queued: Arc::default(),
             refused: refused.clone(),
             connections: AtomicU64::new(1),
             rooms,

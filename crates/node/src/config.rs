@@ -117,6 +117,7 @@ keys! {
     buckets: u32 = "64", "How many buckets a new cluster's first pool has: a power of two.";
     threads: u32 = "0", "Worker threads; 0 is one for each core.";
     clients_max: u32 = "10000", "Most connections of Redis's protocol at a time.";
+    in_flight_bytes_max: Size = "0", "Memory for requests and answers of clients that are under way, at all doors together; 0 is an eighth of memory, and 32MiB at least. When it is taken, large requests wait, and are refused after 3 to 6 s. A single one may be larger.";
     value_bytes_max: Size = "512MiB", "Largest value that is taken.";
     log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet. When it is full, writers wait.";
     rebuild_pages_max: u32 = "1024", "Most pages that the node has asked other nodes for at a time while it rebuilds buckets. With 0 it rebuilds only what clients ask for.";
@@ -201,7 +202,12 @@ pub fn load_text(
         let origin = Origin::Flag {
             flag: format!("--{}", name.replace('_', "-")),
         };
-        loaded.set(&name, Ok(value), origin)?;
+        // Most often a variable of a script that is not set.
+        let value = match value.trim().is_empty() {
+            true => Err("it is empty: give it a value, or leave the flag out".to_owned()),
+            false => Ok(value),
+        };
+        loaded.set(&name, value, origin)?;
     }
     match loaded.config.check() {
         Ok(()) => Ok(loaded),
@@ -376,6 +382,16 @@ impl Config {
                 "value_bytes_max must be more than nothing and at most 512MiB",
             ),
             (
+                self.log_bytes_max.0 >= LOG_BYTES_MIN
+                    && self.log_bytes_max.0 <= self.memory.0.max(LOG_BYTES_USUAL),
+                "log_bytes_max must be at least 1MiB and at most memory (or 64MiB, if that is more)",
+            ),
+            (
+                self.in_flight_bytes_max.0 == 0
+                    || self.in_flight_bytes_max.0 >= IN_FLIGHT_BYTES_MIN,
+                "in_flight_bytes_max must be 0 (an eighth of memory) or at least 4MiB",
+            ),
+            (
                 self.buckets.is_power_of_two() && self.buckets <= BUCKETS_MAX,
                 "buckets must be a power of two, at most 4096",
             ),
@@ -423,13 +439,29 @@ impl Config {
         }
     }
 
+    /// The memory for requests and answers of clients.
+    pub fn in_flight_bytes(&self) -> usize {
+        let bytes = match self.in_flight_bytes_max.0 {
+            0 => (self.memory.0 / 8).max(IN_FLIGHT_BYTES_USUAL),
+            bytes => bytes,
+        };
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
     /// The advertised addresses, once the doors are open on `bound` (whose ports are never 0).
     pub fn advertised(&self, bound: &Doors) -> Result<Doors, ConfigError> {
         self.advertise.over(bound).map_err(ConfigError::conflict)
     }
 }
 
+const IN_FLIGHT_BYTES_MIN: u64 = 4 << 20;
+/// The least that `in_flight_bytes_max` is by itself.
+const IN_FLIGHT_BYTES_USUAL: u64 = 32 << 20;
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
+/// Below, single updates would go one at a time.
+const LOG_BYTES_MIN: u64 = 1 << 20;
+/// The default of `log_bytes_max`, which a node with less memory than that takes, too.
+const LOG_BYTES_USUAL: u64 = 64 << 20;
 const THREADS_MAX: u32 = 1024;
 
 /// Port 0 is any free one, so two of it do not meet.

@@ -108,6 +108,20 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| u64::from(s.door.connections.load(Ordering::Relaxed))),
     },
     Metric {
+        name: "staves_in_flight_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of requests and answers of clients that are under way, at all doors, beyond 64 KiB of each connection.",
+        value: Value::One(|s| s.running.in_flight.held_bytes() as u64),
+    },
+    Metric {
+        name: "staves_in_flight_bytes_max",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Most of them, before large requests wait.",
+        value: Value::One(|s| s.running.in_flight.bytes_max() as u64),
+    },
+    Metric {
         name: "staves_resp_read_bytes_total",
         kind: MetricKind::Counter,
         unit: "bytes",

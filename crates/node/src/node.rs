@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use staves_directory::{Directory, Life};
 use staves_model::{ClusterMap, NodeId};
-use staves_net::{Descriptors, Identity, PeerOptions, Peers, RefusedConnections, Server, Who};
+use staves_net::{Descriptors, Identity, InFlight, PeerOptions, Peers, Server, Who};
 use staves_store::Arena;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -15,7 +16,6 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::door::state::DoorState;
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
@@ -24,7 +24,7 @@ use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
-use crate::running::Running;
+use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
 use crate::witness::{self, Witness};
@@ -82,7 +82,11 @@ impl Node {
             running: entry.clone(),
             ordinary: Handle::current(),
         };
-        let net = staves_net::Options::default();
+        let in_flight = InFlight::new(config.in_flight_bytes());
+        let net = staves_net::Options {
+            in_flight: in_flight.clone(),
+            ..staves_net::Options::default()
+        };
         let server = liveness.serve(listeners.native, |door| {
             Server::on(door, identity.clone(), net, handler)
         })?;
@@ -105,7 +109,12 @@ impl Node {
             incarnation: life.incarnation,
         });
         let (witness, said) = Witness::new(directory.map());
-        let doors = (door.state.clone(), server.refused(), addresses.resp.port());
+        let doors = OpenDoors {
+            resp: door.state.clone(),
+            refused: server.refused(),
+            in_flight,
+            resp_port: addresses.resp.port(),
+        };
         let now = Running::new(
             &config,
             (life, &identity),
@@ -308,17 +317,6 @@ pub fn serve(config: Config) -> Result<(), StartError> {
     served
 }
 
-async fn follow_map(host: Arc<Host>, files: Arc<Files>, mut map: watch::Receiver<Arc<ClusterMap>>) {
-    while map.changed().await.is_ok() {
-        let newest = map.borrow_and_update().clone();
-        files.follow(&newest);
-        host.follow(newest);
-    }
-}
-
-/// The state of Redis's door, the refusals of the native one, and the port of the first.
-type DoorCounts = (Arc<DoorState>, Arc<RefusedConnections>, u16);
-
 impl Running {
     /// A node that has its life, and serves nobody yet.
     fn new(
@@ -327,7 +325,7 @@ impl Running {
         arena: Arc<Arena>,
         witness: Witness,
         directory: &Directory,
-        ((door, refused, resp_port), services): (DoorCounts, &[HostedService]),
+        (doors, services): (OpenDoors, &[HostedService]),
     ) -> Arc<Running> {
         let saw = witness.clone();
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
@@ -344,7 +342,7 @@ impl Running {
             options,
             services.to_vec(),
         ));
-        let transport = NodeTransport::new(host.clone(), directory.map(), witness.clone());
+        let transport = NodeTransport::new(&host, directory.clone(), witness.clone());
         let router = NodeRouter::new(
             transport,
             staves_model::ClientId(rand::random::<u64>().max(1)),
@@ -366,7 +364,7 @@ impl Running {
             redirect: config.resp_redirect,
             stop_ms: config.stop_ms.duration(),
             data: config.data.clone(),
-            resp_port,
+            resp_port: doors.resp_port,
             memory_bytes: config.memory.0,
             stop_asked: watch::Sender::new(false),
             stopping: AtomicBool::new(false),
@@ -379,8 +377,7 @@ impl Running {
         if first.pool_named(pool).is_none() && !first.pools.is_empty() {
             tracing::warn!(%pool, "the cluster has no such pool: the RESP door answers for no key until there is one");
         }
-        self.files.follow(&first);
-        self.host.follow(first);
+        self.follow(&first);
         entry.set(self.clone());
     }
 
@@ -390,7 +387,7 @@ impl Running {
         let directory = self.directory.clone();
         let map = directory.map();
         let mut tasks = vec![
-            tokio::spawn(follow_map(host.clone(), files.clone(), map)),
+            tokio::spawn(self.clone().follow_all(map)),
             tokio::spawn(leave::came_back(self.clone())),
             tokio::spawn(liveness::works(directory.clone())),
         ];

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use staves_directory::Directory;
 use staves_model::{ClusterMap, NodeId, NodeState, PoolId};
-use staves_net::{NetError, RefusedConnections};
+use staves_net::{InFlight, NetError, RefusedConnections};
 use staves_resp::{Brief, ClientFacts, Facts, Redirect, ServerInfo};
 use staves_wire::cache::CacheStats;
 use staves_wire::service::{Answer, PoolRef};
@@ -32,6 +33,14 @@ const COUNT: Duration = Duration::from_secs(3);
 /// The rest before they are asked again.
 const COUNT_AGAIN: Duration = Duration::from_millis(100);
 
+/// The doors' part of it.
+pub(crate) struct OpenDoors {
+    pub(crate) resp: Arc<DoorState>,
+    pub(crate) refused: Arc<RefusedConnections>,
+    pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) resp_port: u16,
+}
+
 /// The state that all parts of a running node share.
 pub(crate) struct Running {
     pub(crate) host: Arc<Host>,
@@ -42,6 +51,8 @@ pub(crate) struct Running {
     pub(crate) door: Arc<DoorState>,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
+    /// The memory for requests and answers of clients.
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) clients_max: u32,
     pub(crate) value_bytes_max: usize,
     pub(crate) redirect: Redirect,

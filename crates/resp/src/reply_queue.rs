@@ -2,6 +2,9 @@
 //!
 //! While nothing is owed, answers go straight to the connection's output. A command that has to wait
 //! takes a place; what is answered after it waits behind it, as bytes.
+//!
+//! Many values of one command do not wait for the last of them: beyond a megabyte they leave as they come, and an
+//! operation that fails after that is an error at its place in the array.
 
 use std::collections::VecDeque;
 
@@ -10,6 +13,9 @@ use staves_wire::cache::OwnedOp;
 use staves_wire::service::Answer;
 
 use crate::output::{Join, Output, Protocol};
+
+/// A command whose first values have this many bytes is not answered at once, but value by value.
+const WHOLE_BYTES_MAX: usize = 1 << 20;
 
 /// One operation of a command.
 #[derive(Debug)]
@@ -33,8 +39,52 @@ struct WaitingCommand {
     deadline: Time,
     /// Bytes that it takes while it waits: what was asked, and what was answered.
     charged_bytes: usize,
+    /// The first parts, which are answered, and the bytes of their values.
+    ready: usize,
+    ready_bytes: usize,
+    /// The first parts, which have left for the output already.
+    gone: usize,
     /// The answers to the commands behind it, up to the next place.
     after: Output,
+}
+
+impl WaitingCommand {
+    /// Moves the first values of many to the output, if they are too many bytes to wait for the rest. Returns
+    /// the bytes that are charged no more.
+    fn stream(&mut self, output: &mut Output) -> usize {
+        let Parts::Many(parts) = &mut self.parts else {
+            return 0;
+        };
+        while let Some(PartialReply::Answered(answer)) = parts.get(self.ready) {
+            self.ready_bytes += answer.value_bytes();
+            self.ready += 1;
+        }
+        if self.join != Join::Each || (self.gone == 0 && self.ready_bytes < WHOLE_BYTES_MAX) {
+            return 0;
+        }
+        let failed =
+            |part: &PartialReply| matches!(part, PartialReply::Answered(Answer::Error(..)));
+        // All of it is the error then, if nothing of it has left.
+        if self.gone == 0 && parts[..self.ready].iter().any(failed) {
+            return 0;
+        }
+        if self.gone == 0 {
+            output.array(parts.len());
+        }
+        let mut left = 0;
+        for part in &mut parts[self.gone..self.ready] {
+            if let PartialReply::Answered(answer) = part {
+                output.answer(self.protocol, answer);
+                left += answer.value_bytes();
+                *answer = Answer::Nil;
+            }
+        }
+        self.gone = self.ready;
+        // What was answered before it took its place was never charged.
+        let left = left.min(self.charged_bytes);
+        self.charged_bytes -= left;
+        left
+    }
 }
 
 #[derive(Debug)]
@@ -127,6 +177,9 @@ impl ReplyQueue {
             missing,
             deadline,
             charged_bytes: 0,
+            ready: 0,
+            ready_bytes: 0,
+            gone: 0,
             after: Output::new(),
         });
     }
@@ -177,10 +230,7 @@ impl ReplyQueue {
         if let Some(part) = place.parts.get(part)
             && !matches!(part, PartialReply::Answered(_))
         {
-            let bytes = match &answer {
-                Answer::Value(value) => value.len(),
-                _ => 0,
-            };
+            let bytes = answer.value_bytes();
             *part = PartialReply::Answered(answer);
             place.missing -= 1;
             place.charged_bytes += bytes;
@@ -206,6 +256,13 @@ impl ReplyQueue {
                     output.join(place.protocol, place.join, &[answer]);
                 }
                 Parts::One(_) => {}
+                Parts::Many(parts) if place.gone > 0 => {
+                    for part in &parts[place.gone..] {
+                        if let PartialReply::Answered(answer) = part {
+                            output.answer(place.protocol, answer);
+                        }
+                    }
+                }
                 Parts::Many(parts) => {
                     let answers = parts.into_iter().filter_map(|part| match part {
                         PartialReply::Answered(answer) => Some(answer),
@@ -221,6 +278,9 @@ impl ReplyQueue {
             if !place.after.is_empty() {
                 output.append(&mut place.after);
             }
+        }
+        if let Some(front) = self.queue.front_mut() {
+            self.charged_bytes -= front.stream(output);
         }
     }
 
@@ -282,6 +342,42 @@ mod tests {
         assert_eq!(places.charged_bytes(), 1350);
         places.settle(0, 0, Answer::Ok);
         places.release(&mut output);
+        assert_eq!((places.charged_bytes(), places.len()), (0, 0));
+    }
+
+    /// Regression: all values of a command waited for the last one, so that a node which forwards held them all.
+    #[test]
+    fn large_values_of_one_command_leave_as_they_come() {
+        let (mut places, mut output) = (ReplyQueue::default(), Output::new());
+        let away = || (0..4).map(|_| PartialReply::Away).collect();
+        let value = || Answer::Value(vec![b'v'; WHOLE_BYTES_MAX].into());
+        places.push_many(Join::Each, Protocol::Resp2, Time(5), away());
+        places.charge_bytes(20);
+        places.push_many(Join::Each, Protocol::Resp2, Time(5), away());
+        places.settle(0, 1, value());
+        places.release(&mut output);
+        assert!(output.is_empty(), "the first is missing");
+        places.settle(0, 0, Answer::Nil);
+        places.release(&mut output);
+        assert_eq!(places.charged_bytes(), 20, "it has left");
+        let begun = written(&mut output);
+        assert!(
+            begun.starts_with("*4\r\n$-1\r\n$1048576\r\nvvv"),
+            "{}",
+            &begun[..40]
+        );
+        let failed = Answer::error(staves_wire::ErrorCode::Busy, "later");
+        places.settle(0, 2, failed.clone());
+        places.settle(0, 3, Answer::Value("d".into()));
+        // One that failed before anything of it left is its error.
+        places.settle(1, 0, failed);
+        places.settle(1, 1, value());
+        places.release(&mut output);
+        assert_eq!(written(&mut output), "-TRYAGAIN later\r\n$1\r\nd\r\n");
+        places.settle(1, 2, Answer::Nil);
+        places.settle(1, 3, Answer::Nil);
+        places.release(&mut output);
+        assert_eq!(written(&mut output), "-TRYAGAIN later\r\n");
         assert_eq!((places.charged_bytes(), places.len()), (0, 0));
     }
 

@@ -199,23 +199,18 @@ pub fn encode(envelope: Envelope, message: &Message, out: &mut BytesMut) {
     out.put_bytes(0, HEADER_BYTES);
     message.put_body(out);
     let body_len = out.len() - start - HEADER_BYTES;
-    let header = |flags: u16, body: &[u8]| header_of(envelope, message, flags, body).encode();
-    if body_len <= FRAME_BODY_MAX {
-        let bytes = header(0, &out[start + HEADER_BYTES..]);
-        out[start..start + HEADER_BYTES].copy_from_slice(&bytes);
-        return;
-    }
-    let body = out.split_off(start + HEADER_BYTES);
-    out.truncate(start);
-    let mut pieces = body.chunks(FRAME_BODY_MAX).peekable();
-    while let Some(piece) = pieces.next() {
-        let more = if pieces.peek().is_some() {
-            FLAG_MORE
-        } else {
-            0
-        };
-        out.extend_from_slice(&header(more, piece));
-        out.extend_from_slice(piece);
+    // Where it takes several frames, room for their headers is made in place, from the last one on.
+    let further = body_len.saturating_sub(1) / FRAME_BODY_MAX;
+    out.put_bytes(0, further * HEADER_BYTES);
+    for frame in (0..=further).rev() {
+        let encoded = frame * FRAME_BODY_MAX;
+        let len = (body_len - encoded).min(FRAME_BODY_MAX);
+        let from = start + HEADER_BYTES + encoded;
+        let to = from + frame * HEADER_BYTES;
+        out.copy_within(from..from + len, to);
+        let flags = if frame < further { FLAG_MORE } else { 0 };
+        let header = header_of(envelope, message, flags, &out[to..to + len]);
+        out[to - HEADER_BYTES..to].copy_from_slice(&header.encode());
     }
 }
 
@@ -335,6 +330,11 @@ impl Decoder {
     pub fn wanted(&self) -> usize {
         self.header
             .map_or(HEADER_BYTES, |header| header.body_len as usize)
+    }
+
+    /// Bytes of messages that have begun and not ended.
+    pub fn unfinished_bytes(&self) -> usize {
+        self.unfinished_bytes
     }
 
     /// Returns true if the next frame is of a large message, as far as can be seen: one that has begun

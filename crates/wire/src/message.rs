@@ -258,14 +258,17 @@ impl Message {
         Ok(message)
     }
 
-    /// Bytes of values that it carries for a service on groups. Blocks of files count 0: their room is counted by
-    /// the bytes that wait to be written, and a message that leaves frame by frame takes more than those.
+    /// Bytes of values, of a file or of a map that it carries: there may be hundreds of megabytes, and it is known before they
+    /// are encoded.
     pub fn carried_bytes(&self) -> usize {
         match self {
             Message::Service(request) => request.ops.iter().map(|op| op.body.bytes()).sum(),
             Message::ServiceAnswers(answers) => {
                 answers.answers.iter().map(Answer::value_bytes).sum()
             }
+            Message::FileBytes(answer) => answer.bytes.as_ref().map_or(0, Bytes::len),
+            Message::FilePut(put) => put.bytes.len(),
+            Message::MapAnswer(answer) => answer.map.as_ref().map_or(0, Bytes::len),
             _ => 0,
         }
     }

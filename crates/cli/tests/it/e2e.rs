@@ -14,6 +14,7 @@ mod bench;
 mod clocks;
 mod descriptors;
 mod files;
+mod floods;
 mod hung;
 mod losses;
 mod mapped;
@@ -32,8 +33,8 @@ pub struct Cluster {
     folder: tempfile::TempDir,
     /// Flags of `up` beyond the addresses.
     flags: Vec<String>,
-    /// The limit of file descriptors of each process, if not that of the test.
-    descriptors: Option<u32>,
+    /// Commands of a shell that come before each node's program.
+    before: Vec<String>,
     /// One cluster at a time: nodes that share two cores with a dozen others look dead to each other.
     _alone: MutexGuard<'static, ()>,
 }
@@ -65,19 +66,22 @@ impl Cluster {
 
     /// Each process with so many file descriptors, of which its soft limit grants half.
     pub fn start_within(count: usize, descriptors: u32) -> Cluster {
-        Cluster::start_as(&vec![None; count], &[], Some(descriptors))
+        let soft = descriptors / 2;
+        let limits = format!("ulimit -S -n {soft} && ulimit -H -n {descriptors}");
+        Cluster::start_after(&vec![limits; count])
+    }
+
+    /// Each process after these commands of a shell.
+    pub fn start_after(before: &[String]) -> Cluster {
+        Cluster::start_as(&vec![None; before.len()], &[], before)
     }
 
     /// With the folder that each node's process is in, where that matters.
     pub fn start_at(homes: &[Option<&std::path::Path>], flags: &[&str]) -> Cluster {
-        Cluster::start_as(homes, flags, None)
+        Cluster::start_as(homes, flags, &[])
     }
 
-    fn start_as(
-        homes: &[Option<&std::path::Path>],
-        flags: &[&str],
-        descriptors: Option<u32>,
-    ) -> Cluster {
+    fn start_as(homes: &[Option<&std::path::Path>], flags: &[&str], before: &[String]) -> Cluster {
         let count = homes.len();
         // Whose test failed has ended its nodes all the same.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,7 +101,7 @@ impl Cluster {
             nodes,
             folder,
             flags,
-            descriptors,
+            before: before.to_vec(),
             _alone: alone,
         };
         for i in 0..count {
@@ -129,13 +133,12 @@ impl Cluster {
             .open(self.folder.path().join(format!("{i}.log")))
             .expect("a log");
         let program = env!("CARGO_BIN_EXE_staves");
-        let mut command = match self.descriptors {
+        let mut command = match self.before.get(i) {
             None => Command::new(program),
-            Some(most) => {
+            Some(before) => {
                 let mut shell = Command::new("sh");
-                let soft = most / 2;
-                let limits = format!("ulimit -S -n {soft} && ulimit -H -n {most} && exec \"$@\"");
-                shell.args(["-c", &limits, "sh", program]);
+                let line = format!("{before} && exec \"$@\"");
+                shell.args(["-c", &line, "sh", program]);
                 shell
             }
         };

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use staves_net::{Connection, Descriptors, Identity, NetError, Options};
-use staves_wire::ErrorCode;
+use bytes::{Bytes, BytesMut};
+use staves_net::{Connection, Descriptors, Identity, InFlight, NetError, Options};
+use staves_wire::directory::Propose;
+use staves_wire::frame::{self, Envelope};
+use staves_wire::{ErrorCode, Message};
 
 use crate::common::*;
 use crate::hostile::{Raw, until_greeted};
@@ -74,5 +77,63 @@ fn the_reserve_of_descriptors_is_for_nodes() {
         let opened = Connection::open(&addr, &node(7), &Options::default()).await;
         opened.expect("the reserve is for nodes");
         assert_eq!(server.refused().descriptors.total(), 2);
+    });
+}
+
+/// Eight clients begin large messages and do not end them: the server takes no more of them than its budget allows, and
+/// small ones go on. When they go on, some are answered, and the others told why not.
+#[test]
+fn unfinished_messages_share_one_budget() {
+    const MIB: usize = 1 << 20;
+    block_on(async {
+        let in_flight = InFlight::new(4 * MIB);
+        let options = Options {
+            in_flight: in_flight.clone(),
+            ..Options::default()
+        };
+        let (_server, _, addr) = server(options).await;
+        let large = Message::Propose(Propose {
+            expected: None,
+            change: Bytes::from(vec![7; 3 * MIB]),
+        });
+        let envelope = Envelope {
+            request: 7,
+            ..Envelope::default()
+        };
+        let mut encoded = BytesMut::new();
+        frame::encode(envelope, &large, &mut encoded);
+        let (begin, end) = encoded.split_at(encoded.len() - 10);
+        let mut all = Vec::new();
+        for _ in 0..8 {
+            let mut raw = Raw::greeted(&addr).await;
+            raw.bytes(begin).await;
+            all.push(raw);
+        }
+        wait_until_async("they are begun", || in_flight.held_bytes() >= 2 * MIB).await;
+        let well = client(&addr, Options::default()).await;
+        for _ in 0..10 {
+            let answer = well.call(&ask(9), within(5000)).await;
+            assert_eq!(answer.expect("answered"), status(9));
+            assert!(in_flight.held_bytes() <= 4 * MIB);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for raw in &mut all {
+            raw.bytes(end).await;
+        }
+        let mut answered = 0;
+        for mut raw in all {
+            match raw.hear().await {
+                Some((7, message)) => {
+                    assert_eq!(message, status(3 * MIB));
+                    answered += 1;
+                }
+                Some((0, Message::Error(packet))) => {
+                    assert!(packet.text.contains("in_flight_bytes_max"), "{packet}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(answered > 0);
+        wait_until_async("all is given back", || in_flight.held_bytes() == 0).await;
     });
 }

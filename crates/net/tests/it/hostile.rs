@@ -49,7 +49,7 @@ impl Raw {
         self.bytes(&bytes).await;
     }
 
-    async fn bytes(&mut self, bytes: &[u8]) {
+    pub async fn bytes(&mut self, bytes: &[u8]) {
         self.socket.write_all(bytes).await.expect("it takes bytes");
     }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
 use staves_model::Time;
+use staves_net::{FREE_BYTES, InFlightPart};
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
@@ -16,6 +17,8 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::watch;
+
+mod memory;
 
 use super::Phase;
 use super::completions::{Completion, CompletionQueue};
@@ -58,8 +61,16 @@ struct Executor {
     places: ReplyQueue,
     completions: Arc<CompletionQueue>,
     remote: RemoteOps,
+    /// Operations for other nodes wait until the client has taken earlier answers.
+    held_back: bool,
     routes: Arc<Routes>,
     version: u64,
+    /// Its part of the node's memory for requests, and the bytes that it held at the last look.
+    part: InFlightPart,
+    held: usize,
+    /// A command waits for room in that memory, for so many bytes of values at least.
+    starved: bool,
+    needs: usize,
     /// Cells that want a flush after this batch.
     touched: Vec<Arc<Cell>>,
     /// The time at which this batch was read, and its deadline.
@@ -97,6 +108,11 @@ impl Connection {
                 places: ReplyQueue::default(),
                 completions: Arc::default(),
                 remote: RemoteOps::default(),
+                held_back: false,
+                part: InFlightPart::new(running.in_flight.clone()),
+                held: 0,
+                starved: false,
+                needs: 0,
                 routes,
                 version,
                 touched: Vec::new(),
@@ -127,9 +143,10 @@ impl Connection {
             }
             let short_of_room = self.work();
             self.executor.write(&writing)?;
+            let has_memory = self.account();
             let executor = &mut self.executor;
             let has_room = !executor.closing && executor.has_room();
-            if short_of_room && has_room {
+            if short_of_room && has_room || executor.held_back && executor.may_set_out() {
                 continue;
             }
             if executor.closing && executor.places.is_empty() && executor.output.is_empty() {
@@ -138,15 +155,21 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = executor.completions.notified(), if !executor.places.is_empty() => {}
-                count = read(&mut reading, &mut self.input, &self.parser), if has_room => {
+                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory => {
                     let count = count?;
                     turn_bytes += count;
+                    executor.part.moved(count);
                     // What was asked before the client closed its side is still done and answered.
                     executor.closing |= count == 0;
                     let door = &executor.running.door;
                     door.read_bytes_total.fetch_add(count as u64, Ordering::Relaxed);
                 }
                 ready = writing.writable(), if !executor.output.is_empty() => ready?,
+                () = executor.running.in_flight.room(), if !has_memory || executor.waits_for_memory() => {}
+                () = executor.part.stuck(), if executor.part.is_counted() => {
+                    let text = "it held memory for which other connections waited, and hardly took or gave a byte";
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                }
                 _ = phase.wait_for(|p| *p == Phase::Closing), if !executor.closing => executor.closing = true,
             }
         }
@@ -160,6 +183,10 @@ impl Connection {
             executor,
         } = self;
         executor.begin();
+        if executor.still_starved() {
+            executor.end();
+            return false;
+        }
         let mut at = 0;
         let mut short_of_room = false;
         while !executor.closing {
@@ -175,9 +202,12 @@ impl Connection {
                     executor.closing = true;
                 }
                 Ok(Some(frame)) => {
-                    at += frame.used;
                     let place = executor.places.next();
                     executor.command(Command::of(frame.args, executor.running.value_bytes_max));
+                    if executor.starved {
+                        break;
+                    }
+                    at += frame.used;
                     if executor.places.next() != place {
                         executor.places.charge_bytes(frame.used);
                     }
@@ -260,6 +290,7 @@ impl Executor {
         self.places.len() < PLACES_MAX
             && self.places.charged_bytes() < WAITING_BYTES_MAX
             && self.output.len() + self.places.held_bytes() < OUTPUT_BYTES_MAX
+            && self.remote.has_room()
     }
 
     fn protocol(&self) -> Protocol {
@@ -290,10 +321,11 @@ impl Executor {
             }
             host.peers.flush();
         }
-        if self.remote.is_ready() {
+        self.places.release(&mut self.output);
+        self.held_back = self.remote.is_ready() && !self.may_set_out();
+        if self.remote.is_ready() && !self.held_back {
             self.dispatch();
         }
-        self.places.release(&mut self.output);
         let done = std::mem::take(&mut self.commands);
         if done > 0 {
             let door = &self.running.door;
@@ -315,6 +347,7 @@ impl Executor {
             self.remote.stay(|place, part, answer| {
                 places.settle(place, part, answer);
             });
+            places.release(&mut self.output);
         }
     }
 
@@ -436,7 +469,17 @@ impl Executor {
         let place = self.places.next();
         let tail = self.places.tail(&mut self.output);
         // The table, the tail and the bookkeeping are different fields: taken apart for the borrows.
-        let give = |answer: AnswerRef<'_>| put(tail, protocol, join, answer);
+        let (part, held, mut no_memory) = (&mut self.part, self.held, None);
+        let give = |answer: AnswerRef<'_>| match answer {
+            AnswerRef::Value(value)
+                if value.len() > FREE_BYTES
+                    && matches!(op, Op::Get { .. })
+                    && !part.try_set(held + tail.len() + value.len()) =>
+            {
+                no_memory = Some(value.len());
+            }
+            answer => put(tail, protocol, join, answer),
+        };
         let tried = try_here(
             &self.routes,
             &self.remote,
@@ -448,7 +491,11 @@ impl Executor {
             give,
         );
         match tried {
-            Tried::Given(()) => {}
+            Tried::Given(()) => {
+                if let Some(bytes) = no_memory {
+                    self.no_memory(bytes);
+                }
+            }
             Tried::Waits => {
                 self.places.push_one(
                     join,
@@ -485,35 +532,28 @@ impl Executor {
         let mut left = Left::default();
         let mut value_bytes = 0;
         let value_bytes_max = VALUES_BYTES_MAX.max(self.running.value_bytes_max);
+        let mut may_wait = true;
         for (index, op) in ops.iter().enumerate() {
+            if value_bytes > FREE_BYTES && !self.has_memory(value_bytes) && may_wait {
+                return self.no_memory(value_bytes);
+            }
             if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {
                 parts.push(PartialReply::Answered(too_much(value_bytes_max)));
                 continue;
             }
-            let bucket = match left.0.is_empty() {
-                true => None, // as nearly always
-                false => self.bucket_of(op),
-            };
-            let tried = left.try_unless_gone(bucket, || {
-                try_here(
-                    &self.routes,
-                    &self.remote,
-                    &self.completions,
-                    &mut self.touched,
-                    (self.now, self.deadline),
-                    (place, index as u32),
-                    op,
-                    |answer| answer.to_owned(),
-                )
-            });
+            let tried = self.try_one_of_many(&mut left, (place, index as u32), op);
             parts.push(match tried {
                 Tried::Given(answer) => {
                     if let Answer::Value(value) = &answer {
                         value_bytes += value.len();
                     }
+                    may_wait &= matches!(op, Op::Get { .. });
                     PartialReply::Answered(answer)
                 }
-                Tried::Waits => PartialReply::Waits(op.to_owned()),
+                Tried::Waits => {
+                    may_wait = false;
+                    PartialReply::Waits(op.to_owned())
+                }
                 // All are of one slot where clients are redirected: if the first is, none was done.
                 Tried::Elsewhere(_) if index == 0 && self.sent_elsewhere(op) => return,
                 Tried::Elsewhere(bucket) => {
@@ -534,6 +574,25 @@ impl Executor {
         if self.places.len() == 1 {
             self.places.release(&mut self.output);
         }
+    }
+
+    fn try_one_of_many(&mut self, left: &mut Left, at: (u64, u32), op: &Op<'_>) -> Tried<Answer> {
+        let bucket = match left.0.is_empty() {
+            true => None, // as nearly always
+            false => self.bucket_of(op),
+        };
+        left.try_unless_gone(bucket, || {
+            try_here(
+                &self.routes,
+                &self.remote,
+                &self.completions,
+                &mut self.touched,
+                (self.now, self.deadline),
+                at,
+                op,
+                |answer| answer.to_owned(),
+            )
+        })
     }
 
     /// Answers with where the client should ask, if clients are redirected and this node is not to answer
@@ -612,6 +671,7 @@ impl Executor {
             }
         }
         if written > 0 {
+            self.part.moved(written as usize);
             let door = &self.running.door;
             door.written_bytes_total
                 .fetch_add(written, Ordering::Relaxed);
@@ -723,70 +783,4 @@ fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) 
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use staves_model::ClientId;
-    use staves_wire::cache::OwnedOp;
-
-    /// Regression: of MSET k 1 k 2, which came while the bucket did, the first was done after the second.
-    #[test]
-    fn operations_of_a_command_keep_their_order_while_their_bucket_comes() {
-        let mut left = Left::default();
-        let away = || Tried::<u8>::Elsewhere(3);
-        assert_eq!(left.try_unless_gone(Some(3), away), Tried::Elsewhere(3));
-        let comes = Tried::<u8>::Given;
-        assert_eq!(
-            left.try_unless_gone(Some(3), || comes(3)),
-            Tried::Elsewhere(3)
-        );
-        assert_eq!(left.try_unless_gone(Some(4), || comes(4)), Tried::Given(4));
-    }
-
-    /// A connection ends while one interrupted write lies in its completions and another waits to set out.
-    #[test]
-    fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
-        let (mut places, mut remote) = (ReplyQueue::default(), RemoteOps::default());
-        let op = || OwnedOp::Append {
-            key: "k".into(),
-            value: "v".into(),
-        };
-        for _ in 0..3 {
-            places.push_one(
-                Join::Plain,
-                Protocol::Resp2,
-                Time(5),
-                PartialReply::Waits(op()),
-            );
-        }
-        let number = |number| RequestId {
-            client: ClientId(7),
-            number,
-            floor: 1,
-        };
-        let completion = |place, result, request| Completion::Part {
-            place,
-            part: 0,
-            result,
-            request,
-        };
-        let received = vec![
-            completion(0, Ok(Answer::Int(1)), None),
-            completion(1, Err(Refused::Interrupted), Some(number(12))),
-        ];
-        for (place, request) in [(2, Some(number(13))), (3, None)] {
-            let wanted = RemoteOp::new(4, &op().as_op(), request, Time(5));
-            remote.push(place, 0, wanted);
-        }
-        let mut given_up = Vec::new();
-        give_up(
-            received,
-            &mut places,
-            &mut remote,
-            |_| 3,
-            |bucket, request| {
-                given_up.push((bucket, request.number));
-            },
-        );
-        assert_eq!(given_up, [(3, 12), (4, 13)]);
-    }
-}
+mod tests;

@@ -5,6 +5,10 @@
 //! operations for a bucket that has any on the way to other nodes go that way too. Nor does any set out while an
 //! earlier one waits at this node's bucket: a takeover could refuse that one, and find the later done.
 //! Answers leave in order anyway, so nobody waits longer for that.
+//!
+//! A batch asks for as many bytes as are on their way to the client at a time, not for all that it has asked: how
+//! large a value is shows with its answer, so a connection begins with one operation, and goes on with as many as
+//! the values of the last batch let expect to fit. Nothing more sets out, nor is read, while the client takes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,6 +17,7 @@ use std::time::Instant;
 use staves_client::turn::ServiceOp;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, PoolId, ServiceId, Time};
+use staves_net::FREE_BYTES;
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
@@ -24,6 +29,12 @@ use crate::host::Host;
 
 /// Most operations of one batch.
 const BATCH_OPS_MAX: usize = 1024;
+/// Most bytes that a batch carries or is expected to be answered, or those of its only operation.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+/// The least that is expected of an answer.
+const ANSWER_BYTES_MIN: usize = BATCH_BYTES_MAX / BATCH_OPS_MAX;
+/// By this much less is expected after a batch of smaller answers.
+const EXPECTED_LESS: usize = 16;
 
 /// An operation for another node.
 #[derive(Debug)]
@@ -59,16 +70,43 @@ impl RemoteOp {
 }
 
 /// The operations of one connection that other nodes answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RemoteOps {
     /// By place and part: the order in which they came.
     queued: BTreeMap<(u64, u32), RemoteOp>,
     /// Such operations, queued or under way, by bucket.
     held: BTreeMap<u32, u32>,
     under_way: bool,
+    /// Bytes of the largest answer that is expected.
+    expected_bytes: usize,
+    /// The last batch brought answers: what has waited for it has its time from then on.
+    goes_on: bool,
+}
+
+impl Default for RemoteOps {
+    fn default() -> RemoteOps {
+        RemoteOps {
+            queued: BTreeMap::new(),
+            held: BTreeMap::new(),
+            under_way: false,
+            expected_bytes: BATCH_BYTES_MAX,
+            goes_on: false,
+        }
+    }
 }
 
 impl RemoteOps {
+    /// True if more may be queued: the next batch is not full yet.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        self.queued.len() * self.expected_bytes < BATCH_BYTES_MAX
+    }
+
+    /// True if the answers of the next batch are expected to be small.
+    pub(super) fn expects_little(&self) -> bool {
+        self.expected_bytes <= FREE_BYTES
+    }
+
     /// True if operations of this bucket are queued or under way, so that later ones must follow.
     #[inline]
     pub(super) fn holds(&self, bucket: u32) -> bool {
@@ -98,11 +136,16 @@ impl RemoteOps {
         if self.under_way {
             return;
         }
-        let batch = self.next_batch(waiting);
+        let mut batch = self.next_batch(waiting);
         if batch.is_empty() {
             return;
         }
         self.under_way = true;
+        if self.goes_on {
+            let until = host.clock.now() + host.options().request;
+            let new = batch.iter_mut().filter(|(_, op)| op.request.is_none());
+            new.for_each(|(_, op)| op.deadline = op.deadline.max(until));
+        }
         let (host, completions) = (host.clone(), completions.clone());
         tokio::spawn(async move {
             let results = forward_batch(&host, pool, batch).await;
@@ -118,8 +161,17 @@ impl RemoteOps {
 
     fn next_batch(&mut self, waiting: &BTreeSet<u32>) -> Vec<((u64, u32), RemoteOp)> {
         let free = |(_, wanted): &(&(u64, u32), &RemoteOp)| !waiting.contains(&wanted.bucket);
-        let places = self.queued.iter().filter(free).map(|(place, _)| *place);
-        let places: Vec<(u64, u32)> = places.take(BATCH_OPS_MAX).collect();
+        let (mut places, mut bytes) = (Vec::new(), 0);
+        for (place, wanted) in self.queued.iter().filter(free) {
+            bytes += wanted.op.body.bytes().max(match wanted.op.is_write {
+                true => ANSWER_BYTES_MIN,
+                false => self.expected_bytes,
+            });
+            if bytes > BATCH_BYTES_MAX && !places.is_empty() {
+                break;
+            }
+            places.push(*place);
+        }
         let taken = places.into_iter();
         taken
             .filter_map(|place| self.queued.remove_entry(&place))
@@ -133,6 +185,15 @@ impl RemoteOps {
         mut settle: impl FnMut(u64, u32, Answer),
     ) {
         self.under_way = false;
+        let answers = batch.iter().map(|one| &one.answer);
+        let given = answers.filter(|answer| !matches!(answer, Answer::Error(..)));
+        let largest = given.map(Answer::value_bytes).max();
+        // A refusal says nothing of the value's size.
+        if let Some(largest) = largest {
+            let less = (self.expected_bytes / EXPECTED_LESS).max(ANSWER_BYTES_MIN);
+            self.expected_bytes = largest.max(less);
+        }
+        self.goes_on = largest.is_some();
         for one in batch {
             self.let_go(one.bucket);
             settle(one.place, one.part, one.answer);
@@ -280,81 +341,4 @@ fn back((place, part, bucket): ReplyPlace, answer: Answer) -> RemoteResult {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wanted(bucket: u32) -> RemoteOp {
-        RemoteOp::new(bucket, &Op::Get { key: b"k" }, None, Time(1))
-    }
-
-    /// SET a 1 waits here for the copies; SET a 2 was refused, for the bucket was busy. Should a takeover
-    /// lose the first, it must be asked for again before the second is.
-    #[test]
-    fn nothing_sets_out_before_what_waits_here_for_its_bucket() {
-        let mut remote = RemoteOps::default();
-        remote.push(8, 0, wanted(3));
-        remote.push(9, 0, wanted(4));
-        let places = |batch: Vec<((u64, u32), RemoteOp)>| -> Vec<(u64, u32)> {
-            batch.into_iter().map(|(place, _)| place).collect()
-        };
-        let waiting = BTreeSet::from([3]);
-        assert_eq!(places(remote.next_batch(&waiting)), [(9, 0)]);
-        assert_eq!(places(remote.next_batch(&waiting)), []);
-        // A takeover came: the first is queued now, and nothing waits here.
-        remote.push(7, 0, wanted(3));
-        assert_eq!(
-            places(remote.next_batch(&BTreeSet::new())),
-            [(7, 0), (8, 0)]
-        );
-    }
-
-    #[test]
-    fn a_bucket_is_held_until_its_last_operation_is_back() {
-        let mut remote = RemoteOps::default();
-        assert!(!remote.holds(3));
-        remote.push(8, 0, wanted(3));
-        remote.push(7, 1, wanted(3));
-        remote.push(7, 0, wanted(4));
-        let order: Vec<(u64, u32)> = remote.queued.keys().copied().collect();
-        assert_eq!(order, [(7, 0), (7, 1), (8, 0)], "as the commands came");
-        let mut settled = Vec::new();
-        let mut come = |remote: &mut RemoteOps, places: &[ReplyPlace]| {
-            let batch = places.iter().map(|place| back(*place, Answer::Nil));
-            remote.back(batch.collect(), |place, part, _| {
-                settled.push((place, part));
-            });
-        };
-        come(&mut remote, &[(7, 0, 4), (7, 1, 3)]);
-        assert!(remote.holds(3) && !remote.holds(4));
-        come(&mut remote, &[(8, 0, 3)]);
-        assert!(!remote.holds(3));
-        assert_eq!(settled, [(7, 0), (7, 1), (8, 0)]);
-    }
-
-    /// Regression: what was queued when its pool was deleted was never answered, nor anything after it.
-    #[test]
-    fn whoever_is_queued_when_the_pool_goes_is_told() {
-        let mut remote = RemoteOps::default();
-        remote.push(7, 0, wanted(3));
-        let request = RequestId {
-            client: ClientId(5),
-            number: 1,
-            floor: 1,
-        };
-        let begun = RemoteOp {
-            request: Some(request),
-            ..wanted(3)
-        };
-        remote.push(8, 0, begun);
-        let mut told = Vec::new();
-        remote.stay(|place, _, answer| match answer {
-            Answer::Error(code, _) => told.push((place, code)),
-            other => panic!("{other:?}"),
-        });
-        assert_eq!(
-            told,
-            [(7, ErrorCode::NotFound), (8, ErrorCode::Unreachable)]
-        );
-        assert!(!remote.holds(3) && !remote.is_ready());
-    }
-}
+mod tests;

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Time};
-use staves_net::Reply;
+use staves_net::{FREE_BYTES, Reply};
 use staves_service::Refused;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
 
-use super::ahead;
+use super::numbers;
 use super::sides::{Side, Sides};
 use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
 
@@ -205,6 +205,7 @@ pub(crate) fn serve(
     let routes = host.routes();
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
+    let answer_bytes_max = asker.answer_bytes_max();
     let batch = Arc::new(Batch::new(host.clone(), id, &request, asker));
     let mut hand = Hand {
         host,
@@ -214,6 +215,7 @@ pub(crate) fn serve(
         deadline: host.clock.at(deadline),
         sides: Sides::default(),
         answer_bytes: 0,
+        answer_bytes_max,
         touched: Vec::new(),
     };
     let mut elsewhere = Vec::new();
@@ -234,11 +236,7 @@ pub(crate) fn serve(
             Side::Refused(refused) => drop(batch.put(index, batch.refuse(refused))),
             Side::Elsewhere if pass_on => elsewhere.push(index),
             Side::Elsewhere => {
-                let (me, to) = (host.life.node, op.to);
-                let text = format!(
-                    "node {me} does not answer for {to}; ask the node that the newer map names"
-                );
-                batch.put(index, Answer::error(ErrorCode::NotServing, text));
+                batch.put(index, not_here(host, op.to));
             }
         }
     }
@@ -294,6 +292,12 @@ pub(super) fn no_pool(map: &ClusterMap, service: ServiceId, pool: &PoolRef) -> S
         None => "; 'staves pool list' shows those there are".to_owned(),
     };
     format!("there is no {} pool '{name}'{then}", service.word())
+}
+
+fn not_here(host: &Host, to: Address) -> Answer {
+    let me = host.life.node;
+    let text = format!("node {me} does not answer for {to}; ask the node that the newer map names");
+    Answer::error(ErrorCode::NotServing, text)
 }
 
 fn no_such_pool(routes: &Routes, request: &ServiceRequest) -> Answer {
@@ -358,6 +362,7 @@ struct Hand<'a> {
     sides: Sides,
     /// Of the answers so far, those included that are still to come.
     answer_bytes: usize,
+    answer_bytes_max: usize,
     touched: Vec<Arc<Cell>>,
 }
 
@@ -376,7 +381,7 @@ impl Hand<'_> {
         if side != Side::Here {
             return side;
         }
-        if self.answer_bytes >= ANSWER_BYTES_MAX {
+        if self.answer_bytes >= self.answer_bytes_max {
             if ordered {
                 self.sides.refuse(cell.group, Refused::Busy);
             }

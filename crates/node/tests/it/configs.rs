@@ -43,7 +43,15 @@ const EDGES: &[Edge] = &[
     ("voters 9", |c| c.voters_max = 9),
     ("clients 0", |c| c.clients_max = 0),
     ("values of nothing", |c| c.value_bytes_max = set("0B")),
+    ("hardly any request", |c| {
+        c.in_flight_bytes_max = set("1MiB")
+    }),
     ("log of nothing", |c| c.log_bytes_max = set("0B")),
+    ("log as large as memory", |c| c.log_bytes_max = c.memory),
+    ("log larger than memory", |c| {
+        c.log_bytes_max = set("129MiB")
+    }),
+    ("log, absurd", |c| c.log_bytes_max = set("16777215TiB")),
     ("lease of 1 ms", |c| c.lease_ms = set("1ms")),
     ("heartbeat of 1 ms", |c| c.heartbeat_ms = set("1ms")),
     ("elections too near", |c| {

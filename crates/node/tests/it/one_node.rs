@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use staves_node::StartError;
 use staves_node::status::State;
 
-use staves_testkit::cluster::{TestNode, config};
+use staves_testkit::cluster::{Parse, TestNode, config};
 use staves_testkit::resp::{Reply, RespClient};
 use staves_testkit::wait_until;
 
@@ -56,6 +56,41 @@ fn commands_are_answered_as_redis_does() {
             other => panic!("{line}: {other:?}"),
         }
     }
+}
+
+/// Regression: a pool that was full once kept its pages when all was deleted, and was called full ever after.
+#[test]
+fn a_pool_that_was_emptied_is_not_full() {
+    let mut config = config(None, &[]);
+    config.memory = "16MiB".parse_size();
+    let node = TestNode::start(config);
+    let mut c = node.client();
+    let value = "x".repeat(32 << 10);
+    let set = |c: &mut RespClient, key: usize| c.ask(&format!("SET {key} {value}"));
+    let is_oom = |answer: &Reply| matches!(answer, Reply::Error(text) if text.starts_with("OOM"));
+    // Keys go to all buckets, so that after many refusals in a row each of them is full.
+    let (mut keys, mut refused) = (0, 0);
+    while refused < 50 {
+        match set(&mut c, keys) {
+            Reply::Ok => refused = 0,
+            answer => {
+                assert!(is_oom(&answer), "{answer:?}");
+                refused += 1;
+            }
+        }
+        keys += 1;
+        assert!(keys < 2_000, "16 MiB hold no {keys} values of 32 KiB");
+    }
+    let full = node.status();
+    assert_eq!(full.state, State::Critical, "{}", full.sentence);
+    assert!(full.sentence.contains("fail with OOM"), "{}", full.sentence);
+    for key in 0..keys {
+        c.ask(&format!("DEL {key}"));
+    }
+    wait_until("an empty pool is not called full", || {
+        node.status().state == State::Healthy
+    });
+    assert_eq!(set(&mut c, 0), Reply::Ok);
 }
 
 #[test]

@@ -1,0 +1,270 @@
+//! The memory for requests and answers of clients that are under way: one budget for all connections of a node, whatever
+//! their door.
+//!
+//! A connection says how much it holds, and asks before it takes more: an unfinished value counts as a whole from its
+//! first bytes on, so that those that were begun can be ended. Nothing is counted of a connection that holds little, and
+//! nothing is refused to it: small requests go on while the budget is taken. Who holds much while others wait has to move:
+//! a connection that hardly takes or gives a byte then is closed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// So much of each connection does not count.
+pub const FREE_BYTES: usize = 64 << 10;
+/// The shortest and the longest wait of a request for room, in milliseconds. Of those who wait for each other, one is to go first.
+const ROOM_WAIT_MS: std::ops::Range<u64> = 3000..6000;
+/// The longest sleep of a waiting request before it looks again: what the native door writes out wakes nobody.
+const LOOK: Duration = Duration::from_millis(100);
+/// In this time a connection that holds memory for which others wait must have moved [`FREE_BYTES`].
+const MOVES_WITHIN: Duration = Duration::from_secs(10);
+
+/// The budget of a node.
+#[derive(Debug)]
+pub struct InFlight {
+    bytes_max: usize,
+    moves_within: Duration,
+    held: AtomicUsize,
+    /// Bytes of answers that wait to be written at the native door.
+    pub(crate) queued: Arc<AtomicUsize>,
+    waiting: AtomicUsize,
+    less: Notify,
+}
+
+impl InFlight {
+    /// Of so many bytes.
+    pub fn new(bytes_max: usize) -> Arc<InFlight> {
+        Arc::new(InFlight {
+            bytes_max,
+            moves_within: MOVES_WITHIN,
+            held: AtomicUsize::new(0),
+            queued: Arc::default(),
+            waiting: AtomicUsize::new(0),
+            less: Notify::new(),
+        })
+    }
+
+    /// Bytes that connections hold, or have begun to read.
+    pub fn held_bytes(&self) -> usize {
+        self.held.load(Ordering::Relaxed) + self.queued.load(Ordering::Relaxed)
+    }
+
+    /// The most that they should hold.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// True if more may be taken.
+    pub fn has_room(&self) -> bool {
+        self.held_bytes() < self.bytes_max
+    }
+
+    /// The words for a request that is refused.
+    pub fn refusal(&self) -> String {
+        format!(
+            "the memory for requests under way ({} MiB, in_flight_bytes_max) is taken by other connections; nothing was done, \
+             ask again",
+            self.bytes_max >> 20
+        )
+    }
+
+    fn is_waited_for(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Waits until somebody has given something back, or a short time: look again then. Whoever waits counts as waiting.
+    pub async fn room(&self) {
+        struct Waits<'a>(&'a AtomicUsize);
+        impl Drop for Waits<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let _waits = Waits(&self.waiting);
+        let _ = tokio::time::timeout(LOOK, self.less.notified()).await;
+    }
+
+    pub(crate) fn take(&self, bytes: usize) {
+        self.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn give_back(&self, bytes: usize) {
+        self.held.fetch_sub(bytes, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.less.notify_waiters();
+        }
+    }
+}
+
+/// The part of a budget that one connection holds.
+#[derive(Debug)]
+pub struct InFlightPart {
+    of: Arc<InFlight>,
+    counted: usize,
+    moved: usize,
+    moving_since: Instant,
+    /// The end of the wait for room.
+    waits_until: Option<Instant>,
+}
+
+impl InFlightPart {
+    /// Nothing yet.
+    pub fn new(of: Arc<InFlight>) -> InFlightPart {
+        InFlightPart {
+            of,
+            counted: 0,
+            moved: 0,
+            moving_since: Instant::now(),
+            waits_until: None,
+        }
+    }
+
+    /// It holds so many bytes now, whether there was room for them or not.
+    #[inline]
+    pub fn set(&mut self, bytes: usize) {
+        let counted = bytes.saturating_sub(FREE_BYTES);
+        if counted == self.counted {
+            return;
+        }
+        if self.counted == 0 {
+            (self.moved, self.moving_since) = (0, Instant::now());
+        }
+        match counted.checked_sub(self.counted) {
+            Some(more) => self.of.take(more),
+            None => self.of.give_back(self.counted - counted),
+        }
+        self.counted = counted;
+    }
+
+    /// It is to hold so many bytes, if there is room for them. One that has nobody beside it has room for any number: a
+    /// request may be larger than the budget.
+    #[inline]
+    pub fn try_set(&mut self, bytes: usize) -> bool {
+        let counted = bytes.saturating_sub(FREE_BYTES);
+        if counted > self.counted {
+            let more = counted - self.counted;
+            let queued = self.of.queued.load(Ordering::Relaxed);
+            let max = self.of.bytes_max.saturating_sub(queued);
+            let fits = |held: usize| {
+                let alone = held == self.counted;
+                (alone || held.saturating_add(more) <= max).then(|| held.saturating_add(more))
+            };
+            let held = &self.of.held;
+            if held
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+                .is_err()
+            {
+                return false;
+            }
+            // It is taken: `set` has nothing left to take.
+            if self.counted == 0 {
+                (self.moved, self.moving_since) = (0, Instant::now());
+            }
+            self.counted = counted;
+        }
+        self.set(bytes);
+        true
+    }
+
+    /// So many bytes came or went.
+    #[inline]
+    pub fn moved(&mut self, bytes: usize) {
+        self.moved += bytes;
+    }
+
+    /// A request found no room. True if it has waited long enough, and is to be refused.
+    pub fn is_refused(&mut self) -> bool {
+        let until = || Instant::now() + Duration::from_millis(rand::random_range(ROOM_WAIT_MS));
+        *self.waits_until.get_or_insert_with(until) <= Instant::now()
+    }
+
+    /// A request found room, or was refused.
+    #[inline]
+    pub fn waits_no_more(&mut self) {
+        self.waits_until = None;
+    }
+
+    /// Ends if this connection holds what others wait for, and does not move.
+    pub async fn stuck(&mut self) {
+        loop {
+            tokio::time::sleep_until(self.moving_since + self.of.moves_within).await;
+            if self.counted > 0 && self.moved < FREE_BYTES && self.of.is_waited_for() {
+                return;
+            }
+            (self.moved, self.moving_since) = (0, Instant::now());
+        }
+    }
+
+    /// True if any of the budget is its.
+    #[inline]
+    pub fn is_counted(&self) -> bool {
+        self.counted > 0
+    }
+
+    /// The budget.
+    pub fn of(&self) -> &InFlight {
+        &self.of
+    }
+}
+
+impl Drop for InFlightPart {
+    fn drop(&mut self) {
+        self.of.give_back(self.counted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    #[test]
+    fn parts_are_counted_together_and_given_back() {
+        let all = InFlight::new(4 * MIB);
+        let [mut a, mut b] = [(); 2].map(|()| InFlightPart::new(all.clone()));
+        assert!(a.try_set(3 * MIB + FREE_BYTES));
+        assert!(!b.try_set(MIB + FREE_BYTES + 1));
+        assert!(b.try_set(MIB + FREE_BYTES));
+        assert_eq!((all.held_bytes(), all.has_room()), (4 * MIB, false));
+        // Little is never refused, and what is held already neither.
+        let mut c = InFlightPart::new(all.clone());
+        assert!(c.try_set(FREE_BYTES) && a.try_set(3 * MIB) && !a.try_set(9 * MIB));
+        a.set(9 * MIB + FREE_BYTES);
+        assert_eq!(all.held_bytes(), 10 * MIB);
+        drop(a);
+        assert_eq!(all.held_bytes(), MIB);
+        b.set(0);
+        assert_eq!(all.held_bytes(), 0);
+        // Alone it may be larger than the budget.
+        assert!(b.try_set(100 * MIB) && !c.try_set(2 * FREE_BYTES));
+    }
+
+    #[tokio::test]
+    async fn who_holds_what_others_wait_for_has_to_move() {
+        let mut all = Arc::into_inner(InFlight::new(MIB)).expect("nobody else has it");
+        all.moves_within = Duration::from_millis(20);
+        let all = Arc::new(all);
+        let [mut a, mut b] = [(); 2].map(|()| InFlightPart::new(all.clone()));
+        a.set(2 * MIB);
+        let long = 10 * all.moves_within;
+        let stuck = tokio::time::timeout(long, a.stuck()).await;
+        assert!(stuck.is_err(), "nobody waits");
+        assert!(!b.try_set(MIB));
+        let waits = async {
+            loop {
+                all.room().await;
+            }
+        };
+        tokio::select! {
+            () = a.stuck() => {}
+            () = waits => {}
+        }
+        drop(a);
+        assert!(b.try_set(MIB));
+    }
+}

@@ -1,0 +1,119 @@
+//! The operations that wait, those that set out, and how many, without a node.
+
+use super::*;
+
+fn wanted(bucket: u32) -> RemoteOp {
+    RemoteOp::new(bucket, &Op::Get { key: b"k" }, None, Time(1))
+}
+
+/// SET a 1 waits here for the copies; SET a 2 was refused, for the bucket was busy. Should a takeover
+/// lose the first, it must be asked for again before the second is.
+#[test]
+fn nothing_sets_out_before_what_waits_here_for_its_bucket() {
+    let mut remote = RemoteOps::default();
+    remote.push(8, 0, wanted(3));
+    remote.push(9, 0, wanted(4));
+    let places = |batch: Vec<((u64, u32), RemoteOp)>| -> Vec<(u64, u32)> {
+        batch.into_iter().map(|(place, _)| place).collect()
+    };
+    let waiting = BTreeSet::from([3]);
+    assert_eq!(places(remote.next_batch(&waiting)), [(9, 0)]);
+    assert_eq!(places(remote.next_batch(&waiting)), []);
+    // A takeover came: the first is queued now, and nothing waits here.
+    remote.expected_bytes = ANSWER_BYTES_MIN;
+    remote.push(7, 0, wanted(3));
+    assert_eq!(
+        places(remote.next_batch(&BTreeSet::new())),
+        [(7, 0), (8, 0)]
+    );
+}
+
+/// Regression: a batch asked for all that the client had asked, however large the values were, and all of them lay
+/// here until the last had come.
+#[test]
+fn a_batch_asks_for_what_is_expected_to_fit() {
+    let mut remote = RemoteOps::default();
+    let mut places = 0..;
+    let mut answers_of = |answer_bytes: usize| {
+        while remote.has_room() {
+            remote.push(places.next().expect("endless"), 0, wanted(3));
+        }
+        let batch = remote.next_batch(&BTreeSet::new());
+        let value = Answer::Value(vec![0; answer_bytes].into());
+        let answered = batch
+            .iter()
+            .map(|((place, part), _)| back((*place, *part, 3), value.clone()));
+        remote.back(answered.collect(), |_, _, _| {});
+        batch.len()
+    };
+    assert_eq!(answers_of(8 << 20), 1, "nothing is known");
+    assert_eq!(answers_of(1 << 20), 1);
+    assert_eq!(answers_of(1 << 20), 4);
+    assert_eq!(answers_of(10), 4);
+    assert_eq!(answers_of(10), 64);
+    assert_eq!(answers_of(10), BATCH_OPS_MAX);
+    assert_eq!(answers_of(8 << 20), BATCH_OPS_MAX);
+    assert_eq!(answers_of(8 << 20), 1);
+}
+
+/// Regression: refusals while a bucket moved were taken for small answers, and then all was asked for at once.
+#[test]
+fn a_refusal_says_nothing_of_how_large_the_answers_will_be() {
+    let mut remote = RemoteOps::default();
+    let busy = Answer::error(ErrorCode::Busy, "later");
+    for place in 0..8 {
+        remote.push(place, 0, wanted(3));
+        remote.back(vec![back((place, 0, 3), busy.clone())], |_, _, _| {});
+    }
+    assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
+}
+
+#[test]
+fn a_bucket_is_held_until_its_last_operation_is_back() {
+    let mut remote = RemoteOps::default();
+    assert!(!remote.holds(3));
+    remote.push(8, 0, wanted(3));
+    remote.push(7, 1, wanted(3));
+    remote.push(7, 0, wanted(4));
+    let order: Vec<(u64, u32)> = remote.queued.keys().copied().collect();
+    assert_eq!(order, [(7, 0), (7, 1), (8, 0)], "as the commands came");
+    let mut settled = Vec::new();
+    let mut come = |remote: &mut RemoteOps, places: &[ReplyPlace]| {
+        let batch = places.iter().map(|place| back(*place, Answer::Nil));
+        remote.back(batch.collect(), |place, part, _| {
+            settled.push((place, part));
+        });
+    };
+    come(&mut remote, &[(7, 0, 4), (7, 1, 3)]);
+    assert!(remote.holds(3) && !remote.holds(4));
+    come(&mut remote, &[(8, 0, 3)]);
+    assert!(!remote.holds(3));
+    assert_eq!(settled, [(7, 0), (7, 1), (8, 0)]);
+}
+
+/// Regression: what was queued when its pool was deleted was never answered, nor anything after it.
+#[test]
+fn whoever_is_queued_when_the_pool_goes_is_told() {
+    let mut remote = RemoteOps::default();
+    remote.push(7, 0, wanted(3));
+    let request = RequestId {
+        client: ClientId(5),
+        number: 1,
+        floor: 1,
+    };
+    let begun = RemoteOp {
+        request: Some(request),
+        ..wanted(3)
+    };
+    remote.push(8, 0, begun);
+    let mut told = Vec::new();
+    remote.stay(|place, _, answer| match answer {
+        Answer::Error(code, _) => told.push((place, code)),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(
+        told,
+        [(7, ErrorCode::NotFound), (8, ErrorCode::Unreachable)]
+    );
+    assert!(!remote.holds(3) && !remote.is_ready());
+}
