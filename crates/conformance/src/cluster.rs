@@ -43,6 +43,8 @@ pub struct TestCluster<S: Service> {
     pub no_lease: bool,
     /// No page reaches a member that lacks it.
     pub no_parts: bool,
+    /// The bytes of values for which each step has memory.
+    pub value_bytes_max: Option<usize>,
     /// If not 0: messages are lost and reordered at random, from this state on.
     pub weather: u64,
     messages: VecDeque<(NodeId, GroupEnvelope)>,
@@ -107,6 +109,7 @@ impl<S: Service> TestCluster<S> {
             order: Vec::new(),
             no_lease: false,
             no_parts: false,
+            value_bytes_max: None,
             weather: 0,
             messages: VecDeque::new(),
             next_token: 0,
@@ -201,7 +204,10 @@ impl<S: Service> TestCluster<S> {
 
     /// Steps one bucket.
     pub fn step(&mut self, node: usize, event: Event) {
-        let mut out = BucketEffects::default();
+        let mut out = BucketEffects {
+            value_bytes_max: self.value_bytes_max,
+            ..BucketEffects::default()
+        };
         self.buckets[node].step(self.now, event, &mut out);
         self.take(out);
     }

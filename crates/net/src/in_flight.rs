@@ -57,6 +57,11 @@ impl InFlight {
         self.bytes_max
     }
 
+    /// Bytes that may still be taken.
+    pub fn free_bytes(&self) -> usize {
+        self.bytes_max.saturating_sub(self.held_bytes())
+    }
+
     /// True if more may be taken.
     pub fn has_room(&self) -> bool {
         self.held_bytes() < self.bytes_max

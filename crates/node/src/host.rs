@@ -30,7 +30,7 @@ use staves_model::{
     ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeState,
     Pool, PoolId, ServiceId, Time,
 };
-use staves_net::Peers;
+use staves_net::{InFlight, Peers};
 use staves_service::{AnyBucket, BucketEffects};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
 use staves_wire::group::{GroupEnvelope, GroupMessage};
@@ -91,6 +91,8 @@ pub(crate) struct Options {
     pub(crate) tick: Duration,
     /// The time that a request without a deadline may take.
     pub(crate) request: Duration,
+    /// The memory for requests and answers of clients.
+    pub(crate) in_flight: Arc<InFlight>,
 }
 
 /// The cells of requests, by one map.

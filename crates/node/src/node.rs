@@ -330,7 +330,7 @@ impl Running {
         let saw = witness.clone();
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
         let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
-        let options = start::host_options(config);
+        let options = start::host_options(config, doors.in_flight.clone());
         let mut files = Files::new(life, peers.clone(), arena.clone(), config.memory.0);
         files.spreads = config.files_copies;
         let files = Arc::new(files);

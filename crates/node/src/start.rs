@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Options, StoreError, Times};
 use staves_model::{Change, ClusterId, ClusterMap, ElectionTimes, Medium, NodeFacts, PoolKind};
-use staves_net::{NetError, Secret, SecretError, Secrets};
+use staves_net::{InFlight, NetError, Secret, SecretError, Secrets};
 use staves_store::Budget;
 use tokio::net::TcpListener;
 
@@ -336,7 +336,7 @@ fn first_pool(config: &Config) -> Change {
 }
 
 /// The options of buckets.
-pub(crate) fn host_options(config: &Config) -> crate::host::Options {
+pub(crate) fn host_options(config: &Config, in_flight: Arc<InFlight>) -> crate::host::Options {
     let group = staves_group::Options {
         lease: config.lease_ms.duration(),
         heartbeat_every: config.lease_ms.duration() / 5,
@@ -355,6 +355,7 @@ pub(crate) fn host_options(config: &Config) -> crate::host::Options {
         pool: config.pool.clone(),
         tick: config.tick_ms.duration().max(Duration::from_millis(1)),
         request: config.request_ms.duration(),
+        in_flight,
     }
 }
 

@@ -14,6 +14,9 @@ use crate::{
     reservation::Reservation,
 };
 
+/// A read whose value has more bytes than this is parked while it must wait.
+const LARGE_READ_BYTES: usize = 4 << 10;
+
 /// A bucket of a service, at a data bucket or at a parity bucket.
 pub struct Bucket<S: Service> {
     context: BucketContext,
@@ -185,6 +188,25 @@ impl<S: Service> Bucket<S> {
         key_hash.is_some_and(held) || (is_write && self.queue.starved)
     }
 
+    // Bytes of the value that a read has, as far as is known.
+    fn read_bytes(&self, op: S::Op<'_>) -> usize {
+        match S::is_write(op) {
+            true => 0,
+            false => self.service.answer_bytes(&self.context.member, op),
+        }
+    }
+
+    // True if this is a read of a large value that cannot be answered now: it waits as itself, not as a copy of the value.
+    fn is_held_back(&self, now: Time, key_hash: Option<KeyHash>, op: S::Op<'_>) -> bool {
+        if S::is_write(op) {
+            return false;
+        }
+        let member = &self.context.member;
+        let seq = key_hash.map_or(0, |key_hash| self.context.unstable.seq_of(key_hash));
+        let may_leave = member.releases(seq) && member.may_read(now) && member.may_answer(now);
+        !may_leave && self.read_bytes(op) > LARGE_READ_BYTES
+    }
+
     // The fast path of a read: no copy but what the caller makes.
     #[inline]
     fn read_in_place(
@@ -261,6 +283,9 @@ impl<S: Service> Bucket<S> {
         if S::is_write(op) && self.context.is_full() {
             return Outcome::Refuse(Refused::Busy);
         }
+        if self.is_held_back(now, key_hash, op) {
+            return Outcome::Blocked { starved: false };
+        }
         let Bucket {
             context, service, ..
         } = self;
@@ -297,10 +322,18 @@ impl<S: Service> Bucket<S> {
                 out.answers.push((header.token, Err(Refused::Deadline)));
                 continue;
             }
-            let outcome = match S::is_write(op) && self.context.is_full() {
+            let bytes = self.read_bytes(op);
+            let waits = match S::is_write(op) {
+                true => self.context.is_full(),
+                false => bytes > LARGE_READ_BYTES && out.value_bytes_max == Some(0),
+            };
+            let outcome = match waits {
                 true => Outcome::Blocked { starved: false },
                 false => self.begin(now, &header, key_hash, op, out),
             };
+            if let (Some(max), Outcome::Answer { .. }) = (&mut out.value_bytes_max, &outcome) {
+                *max = max.saturating_sub(bytes);
+            }
             let result = match outcome {
                 Outcome::Answer { seq, answer, read } => {
                     self.context.deliver(now, &header, seq, answer, read)

@@ -97,6 +97,9 @@ pub struct BucketEffects {
     pub effects: Effects,
     /// Answers to operations that were not answered at once, by token.
     pub answers: Vec<(u64, Result<Answer, Refused>)>,
+    /// The bytes of values for which the driver has memory; `None` for any number. Once they are used up (the last value
+    /// may have more), parked reads of large values wait on.
+    pub value_bytes_max: Option<usize>,
 }
 
 /// The result of executing an operation.

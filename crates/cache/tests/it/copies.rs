@@ -65,6 +65,39 @@ fn a_read_without_a_lease_waits_until_its_deadline() {
     assert_eq!(cluster.wait(read), Ok(Answer::Value(b"v"[..].into())));
 }
 
+/// Regression: all reads that had waited were answered at once when the bucket went on, with memory for their values or not.
+#[test]
+fn reads_of_large_values_are_answered_as_there_is_memory() {
+    const VALUE: usize = 50_000;
+    let mut cluster = Cluster::new(0, 32, small_options());
+    cluster.set(b"large", &bytes(1, VALUE)).unwrap();
+    cluster.set(b"small", b"v").unwrap();
+    cluster.no_lease = true;
+    cluster.now = cluster.now + Duration::from_secs(1);
+    let read = |cluster: &mut Cluster, key| cluster.submit(None, &Op::Get { key });
+    let large: Vec<u64> = (0..10).map(|_| read(&mut cluster, b"large")).collect();
+    let small = read(&mut cluster, b"small");
+    assert_eq!(cluster.bucket().parked(), 10 + 1);
+    // Of each step one value, the one that uses the memory up; small ones pass.
+    cluster.no_lease = false;
+    cluster.value_bytes_max = Some(0);
+    cluster.ticks(3);
+    assert_eq!(cluster.answers.keys().copied().collect::<Vec<_>>(), [small]);
+    cluster.value_bytes_max = Some(VALUE + 1);
+    cluster.step(0, staves_group::Event::Tick);
+    assert_eq!(cluster.answers.len(), 1 + 2);
+    cluster.value_bytes_max = Some(1);
+    cluster.step(0, staves_group::Event::Tick);
+    assert_eq!(cluster.answers.len(), 1 + 3);
+    cluster.value_bytes_max = None;
+    for token in large {
+        assert_eq!(
+            cluster.wait(token),
+            Ok(Answer::Value(bytes(1, VALUE).into()))
+        );
+    }
+}
+
 /// I9, across a promotion too.
 #[test]
 fn a_retried_request_takes_effect_once() {

@@ -1,8 +1,10 @@
 //! Answers on their way to a connection, from whatever thread has them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use staves_net::{InFlight, InFlightPart};
 use staves_service::Refused;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
@@ -32,28 +34,48 @@ pub(crate) struct RemoteResult {
     pub(super) answer: Answer,
 }
 
+impl Completion {
+    fn value_bytes(&self) -> usize {
+        match self {
+            Completion::Part { result, .. } => result.as_ref().map_or(0, Answer::value_bytes),
+            Completion::Remote(results) => results.iter().map(|r| r.answer.value_bytes()).sum(),
+        }
+    }
+}
+
+/// The completions that lie there, and the memory of their values until the connection has taken them.
+#[derive(Debug)]
+struct Waiting {
+    completions: Vec<Completion>,
+    value_bytes: usize,
+    part: InFlightPart,
+}
+
 /// The queue of a connection's completions. Bounded by what the connection has under way.
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     /// `None` once the connection has ended.
-    waiting: Mutex<Option<Vec<Completion>>>,
+    waiting: Mutex<Option<Waiting>>,
     wake: Notify,
     /// A bucket refused an operation that had waited. Set under that bucket's lock and looked at under
     /// it, so that no later operation for it overtakes the one that was refused.
     disturbed: AtomicBool,
 }
 
-impl Default for CompletionQueue {
-    fn default() -> CompletionQueue {
+impl CompletionQueue {
+    /// An empty queue, whose values count in this budget.
+    pub(crate) fn new(in_flight: Arc<InFlight>) -> CompletionQueue {
         CompletionQueue {
-            waiting: Mutex::new(Some(Vec::new())),
+            waiting: Mutex::new(Some(Waiting {
+                completions: Vec::new(),
+                value_bytes: 0,
+                part: InFlightPart::new(in_flight),
+            })),
             wake: Notify::new(),
             disturbed: AtomicBool::new(false),
         }
     }
-}
 
-impl CompletionQueue {
     /// Notes down a bucket's answer. Called under the bucket's lock. Gives the number back if nobody is
     /// left to ask again under it.
     pub(crate) fn answer(
@@ -80,7 +102,9 @@ impl CompletionQueue {
     pub(crate) fn put(&self, completion: Completion) -> bool {
         let taken = match &mut *self.waiting.lock() {
             Some(waiting) => {
-                waiting.push(completion);
+                waiting.value_bytes += completion.value_bytes();
+                waiting.part.set(waiting.value_bytes);
+                waiting.completions.push(completion);
                 true
             }
             None => false,
@@ -91,7 +115,8 @@ impl CompletionQueue {
 
     /// The connection has ended: takes what lies here, and nothing more is put in.
     pub(crate) fn close(&self) -> Vec<Completion> {
-        self.waiting.lock().take().unwrap_or_default()
+        let waiting = self.waiting.lock().take();
+        waiting.map_or_else(Vec::new, |waiting| waiting.completions)
     }
 
     /// True if a refusal lies here.
@@ -105,7 +130,12 @@ impl CompletionQueue {
         // First: a refusal that comes in between is then seen again, which does no harm.
         self.disturbed.store(false, Ordering::Release);
         let mut waiting = self.waiting.lock();
-        waiting.as_mut().map(std::mem::take).unwrap_or_default()
+        let Some(waiting) = waiting.as_mut() else {
+            return Vec::new();
+        };
+        waiting.value_bytes = 0;
+        waiting.part.set(0);
+        std::mem::take(&mut waiting.completions)
     }
 
     /// Waits until something lies here.
@@ -120,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_refusal_is_seen_until_the_mail_is_taken() {
-        let completions = CompletionQueue::default();
+        let completions = CompletionQueue::new(InFlight::new(usize::MAX));
         completions.answer(0, 0, Ok(Answer::Ok), None);
         assert!(!completions.disturbed());
         completions.answer(1, 0, Err(Refused::Interrupted), None);
@@ -131,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_comes_for_a_connection_that_has_ended_is_given_back() {
-        let completions = CompletionQueue::default();
+        let completions = CompletionQueue::new(InFlight::new(usize::MAX));
         let number = RequestId {
             client: staves_model::ClientId(1),
             number: 5,

@@ -106,7 +106,7 @@ impl Connection {
                 session,
                 output: Output::new(),
                 places: ReplyQueue::default(),
-                completions: Arc::default(),
+                completions: Arc::new(CompletionQueue::new(running.in_flight.clone())),
                 remote: RemoteOps::default(),
                 held_back: false,
                 part: InFlightPart::new(running.in_flight.clone()),

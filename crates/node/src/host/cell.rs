@@ -139,6 +139,7 @@ impl CellState {
         let Some(bucket) = bucket else {
             return (Vec::new(), false);
         };
+        out.value_bytes_max = Some(host.options().in_flight.free_bytes());
         bucket.step(now, event, out);
         let more = bucket.has_work();
         self.dirty = false;
@@ -295,7 +296,7 @@ mod tests {
     #[test]
     fn a_write_whose_connection_has_ended_gives_its_number_back() {
         let cell = Cell::new(GroupId(1), DiskId::MEMORY, Lane::new(ClientId(7), 1));
-        let queues = [(); 2].map(|()| Arc::new(CompletionQueue::default()));
+        let queues = [(); 2].map(|()| Arc::new(CompletionQueue::new(staves_net::InFlight::new(1))));
         let mut numbers = Vec::new();
         for completions in &queues {
             let mut state = cell.lock();

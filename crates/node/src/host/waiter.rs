@@ -78,7 +78,7 @@ mod tests {
             let mut lane = Lane::new(ClientId(1), 1);
             let request = lane.take(Time::ZERO, 0);
             let number = request.map(|request| request.number);
-            let completions: Arc<CompletionQueue> = Arc::default();
+            let completions = Arc::new(CompletionQueue::new(staves_net::InFlight::new(1)));
             let waiter = Waiter::Door {
                 completions: completions.clone(),
                 place: 0,

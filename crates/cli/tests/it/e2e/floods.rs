@@ -153,6 +153,39 @@ fn unfinished_values_take_a_bounded_part_of_memory() {
     assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
 }
 
+/// Clients read large values of which the owner has just died, so that all wait for the same takeover. Regression: the new owner
+/// answered all of them at once, with 2 GiB of them.
+#[test]
+fn reads_that_waited_for_a_takeover_are_answered_as_there_is_memory() {
+    const KEYS: usize = 8;
+    const CLIENTS: usize = 32;
+    let mut cluster = Cluster::start(3);
+    let mut client = Client::at(&cluster.nodes[0]);
+    for i in 0..KEYS {
+        client.say(format!("*3\r\n$3\r\nSET\r\n$2\r\nk{i:x}\r\n${VALUE_BYTES}\r\n").as_bytes());
+        client.say(&vec![b'v'; VALUE_BYTES]);
+        client.say(b"\r\n");
+        assert_eq!(client.line(), "+OK");
+    }
+    let gets: String = (0..KEYS)
+        .map(|i| format!("*2\r\n$3\r\nGET\r\n$2\r\nk{i:x}\r\n"))
+        .collect();
+    cluster.end(2, "-KILL");
+    let node = &cluster.nodes[0];
+    let given: usize = std::thread::scope(|scope| {
+        let takes = || {
+            let mut client = Client::at(node);
+            client.say(gets.as_bytes());
+            (0..KEYS).map(|_| client.values()).sum::<usize>()
+        };
+        let all: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(takes)).collect();
+        all.into_iter().map(|c| c.join().expect("a client")).sum()
+    });
+    assert!(given >= KEYS, "{given} values of {}", KEYS * CLIENTS);
+    let most = resident_max(node);
+    assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+}
+
 /// A client that began a value and says no more is closed when another needs the memory.
 #[test]
 fn a_client_that_stands_still_gives_its_memory_up() {
