@@ -1,13 +1,13 @@
 //! Batches of operations of the native protocol, of any service: taken apart by bucket, answered together.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Time};
-use staves_net::{FREE_BYTES, Reply};
+use staves_net::{FREE_BYTES, InFlightPart, Reply};
 use staves_service::Refused;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::numbers;
 use super::sides::{Side, Sides};
+use crate::forward::NodeRouter;
 use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
 
 /// Answers to one batch of so many bytes are enough: what is left is not done, and asked for again. They all
@@ -42,7 +43,8 @@ impl Asker {
 
 /// A batch on its way to its answers.
 pub(crate) struct Batch {
-    host: Arc<Host>,
+    /// The host has the buckets, at which batches wait.
+    host: Weak<Host>,
     /// None if there is no such pool.
     pool: Option<PoolId>,
     asked_by: Revision,
@@ -60,6 +62,9 @@ struct BatchState {
     /// As another node sent it.
     draw_above: u64,
     asker: Option<Asker>,
+    /// Bytes of the values that have come, and their memory until the answers leave.
+    value_bytes: usize,
+    part: InFlightPart,
 }
 
 impl std::fmt::Debug for Batch {
@@ -71,10 +76,16 @@ impl std::fmt::Debug for Batch {
 }
 
 impl Batch {
-    fn new(host: Arc<Host>, pool: Option<PoolId>, request: &ServiceRequest, asker: Asker) -> Batch {
+    fn new(
+        host: &Arc<Host>,
+        pool: Option<PoolId>,
+        request: &ServiceRequest,
+        asker: Asker,
+    ) -> Batch {
         let count = request.ops.len();
+        let part = InFlightPart::new(host.options().in_flight.clone());
         Batch {
-            host,
+            host: Arc::downgrade(host),
             pool,
             asked_by: request.revision,
             addresses: request.ops.iter().map(|op| op.to).collect(),
@@ -85,16 +96,21 @@ impl Batch {
                 moved: Vec::new(),
                 draw_above: 0,
                 asker: Some(asker),
+                value_bytes: 0,
+                part,
             }),
         }
     }
 
     /// An operation's answer; true if it was the last.
     pub(crate) fn put(&self, index: usize, answer: Answer) -> bool {
-        let mut state = self.state.lock();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
         if let Some(place) = state.answers.get_mut(index)
             && place.is_none()
         {
+            state.value_bytes += answer.value_bytes();
+            state.part.set(state.value_bytes);
             *place = Some(answer);
             state.missing -= 1;
         }
@@ -129,6 +145,7 @@ impl Batch {
                 return;
             };
             let answers = std::mem::take(&mut state.answers);
+            state.part.set(0);
             let moved = std::mem::take(&mut state.moved);
             (answers, moved, state.draw_above, asker)
         };
@@ -137,7 +154,11 @@ impl Batch {
             .into_iter()
             .map(|a| a.unwrap_or_else(unanswered))
             .collect();
-        let routes = self.host.routes();
+        // A node that ends answers nobody.
+        let Some(host) = self.host.upgrade() else {
+            return;
+        };
+        let routes = host.routes();
         moved.extend(self.moved(&routes, &answers));
         let draw_above = draw_above.max(self.draw_above(&routes, &answers));
         let answers = ServiceAnswers {
@@ -206,7 +227,7 @@ pub(crate) fn serve(
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
     let answer_bytes_max = asker.answer_bytes_max();
-    let batch = Arc::new(Batch::new(host.clone(), id, &request, asker));
+    let batch = Arc::new(Batch::new(host, id, &request, asker));
     let mut hand = Hand {
         host,
         batch: &batch,
@@ -247,7 +268,13 @@ pub(crate) fn serve(
     }
     if !elsewhere.is_empty() {
         let batch = batch.clone();
-        tokio::spawn(pass(batch, request, elsewhere, deadline));
+        tokio::spawn(pass(
+            host.router().clone(),
+            batch,
+            request,
+            elsewhere,
+            deadline,
+        ));
     }
     if batch.end_of_ops() {
         batch.finish();
@@ -449,12 +476,12 @@ impl Hand<'_> {
 /// Passes operations on with their client's own numbers: once, and a second time those for which the
 /// answer brought a newer map.
 async fn pass(
+    router: NodeRouter,
     batch: Arc<Batch>,
     request: ServiceRequest,
     mut elsewhere: Vec<usize>,
     deadline: Instant,
 ) {
-    let router = batch.host.router();
     let mut last = false;
     for turn in 0..2 {
         let map = router.map();
