@@ -13,4 +13,4 @@ pub mod tools;
 mod wait;
 
 pub use ports::{free_port, free_ports};
-pub use wait::{DEADLINE, block_on, wait_until, wait_until_async};
+pub use wait::{DEADLINE, SetAtEnd, block_on, wait_until, wait_until_async};

@@ -1,10 +1,20 @@
 //! Waits for conditions, bounded.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// The deadline of every wait: far more than a machine needs whose cores are shared with a compiler.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
+
+/// Sets a flag when it is dropped, so that threads of a scope that run until then end when the test panics, too.
+pub struct SetAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for SetAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
 
 /// Polls a condition until it holds; returns the time it took.
 ///

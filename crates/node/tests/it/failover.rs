@@ -10,7 +10,7 @@ use staves_model::NodeState;
 use staves_net::{Connection, Identity, Who};
 use staves_testkit::cluster::TestCluster;
 use staves_testkit::resp::{Reply, RespClient};
-use staves_testkit::{block_on, wait_until};
+use staves_testkit::{SetAtEnd, block_on, wait_until};
 
 /// The bound for an idle machine is two seconds; tests share theirs.
 const RESUMED_WITHIN: Duration = Duration::from_secs(6);
@@ -100,6 +100,7 @@ fn kill_under_load(cluster: &mut TestCluster, victim: usize) -> Vec<(String, Dia
     let stop = AtomicBool::new(false);
     let diaries: Vec<(String, Diary)> = std::thread::scope(|scope| {
         let stop = &stop;
+        let ends = SetAtEnd(stop);
         let writers: Vec<_> = (0..4)
             .map(|writer| {
                 let door = doors[writer % doors.len()];
@@ -114,7 +115,7 @@ fn kill_under_load(cluster: &mut TestCluster, victim: usize) -> Vec<(String, Dia
         std::thread::sleep(Duration::from_millis(700));
         cluster.nodes[victim].kill();
         std::thread::sleep(Duration::from_secs(4));
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         writers
             .into_iter()
             .map(|w| w.join().expect("a writer"))

@@ -13,7 +13,7 @@ use staves_wire::service::Answer;
 
 use staves_testkit::cluster::{TestCluster, TestNode, config};
 use staves_testkit::resp::{Reply, RespClient};
-use staves_testkit::wait_until;
+use staves_testkit::{SetAtEnd, wait_until};
 
 /// Rows D6 (several join at once, knowing one address), D1 (any node takes any key), D2 (one map).
 #[test]
@@ -133,11 +133,12 @@ fn while_counting(cluster: &TestCluster, door: usize, work: impl FnOnce()) {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let door = cluster.nodes[door].addresses.resp;
     std::thread::scope(|scope| {
+        let ends = SetAtEnd(&stop);
         let counting = scope.spawn(|| count(door, &stop, &done));
         std::thread::sleep(Duration::from_millis(300));
         work();
         std::thread::sleep(Duration::from_millis(300));
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         let longest = counting.join().expect("the counter");
         let done = done.load(Ordering::Relaxed);
         println!("{done} increments, the longest took {longest:?}");

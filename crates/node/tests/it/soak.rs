@@ -2,7 +2,7 @@
 //! looked for. Two rounds by default; `STAVES_SOAK_ROUNDS` and `STAVES_SOAK_SEED` ask for others.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rand::rngs::SmallRng;
@@ -13,7 +13,7 @@ use staves_wire::admin::NodeTarget;
 
 use crate::failover::{Diary, check, write_through};
 use staves_testkit::cluster::{TestCluster, TestNode, config};
-use staves_testkit::wait_until;
+use staves_testkit::{SetAtEnd, wait_until};
 
 const NODES: usize = 4;
 const WRITERS: usize = 4;
@@ -34,6 +34,7 @@ fn d1_d4_d6_x3_x5_troubles_in_turn_lose_nothing() {
     let stop = AtomicBool::new(false);
     let diaries: Vec<(String, Diary)> = std::thread::scope(|scope| {
         let (stop, doors) = (&stop, &doors);
+        let ends = SetAtEnd(stop);
         let writers: Vec<_> = (0..WRITERS)
             .map(|writer| {
                 scope.spawn(move || {
@@ -55,7 +56,7 @@ fn d1_d4_d6_x3_x5_troubles_in_turn_lose_nothing() {
             let settled = cluster.settle();
             println!("round {round}: node {victim} {what}; whole again after {settled:?}");
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(ends);
         writers
             .into_iter()
             .map(|w| w.join().expect("a writer"))
