@@ -16,8 +16,6 @@
 //! changes; a reader that finds it changed once it has copied begins again. A frame is written only while no entry names it, and it
 //! is no entry's before the number of the one that named it went up.
 
-#[cfg(test)]
-mod accounts;
 mod block;
 mod buckets;
 mod changes;

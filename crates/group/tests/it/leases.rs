@@ -1,4 +1,4 @@
-//! How long a data bucket may answer reads: leases and promises are counted from the asking, and shortened by twice what a clock's
+//! The end of a data bucket's right to answer reads: leases are counted from the asking, and shortened by twice what a clock's
 //! rate may be off.
 
 use std::time::Duration;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use staves_hunts::{Hunt, hunt};
 use staves_model::mutant::Mutant;
 
-use super::tests::{BLOCK, key};
-use super::*;
+use super::super::*;
+use super::{BLOCK, key};
 
 /// Each frame that was ever used is of one block, or free, or the kernel's: once. And the counts say so.
 fn audit(blocks: &Blocks) {
@@ -126,22 +126,22 @@ fn planted_bugs_of_the_blocks_are_seen() {
     hunt(&[
         of(
             Mutant::PinnedGoesOnConflict,
-            "blocks::accounts::pinned_blocks_stay_while_others_come_and_go",
+            "blocks::tests::accounts::pinned_blocks_stay_while_others_come_and_go",
             "of 100 bytes",
         ),
         of(
             Mutant::PinnedGoesInTurn,
-            "blocks::accounts::pinned_blocks_stay_while_others_come_and_go",
+            "blocks::tests::accounts::pinned_blocks_stay_while_others_come_and_go",
             "of 262144 bytes",
         ),
         of(
             Mutant::FrameLeaked,
-            "blocks::accounts::no_frame_is_lost_or_given_twice_whatever_happens",
+            "blocks::tests::accounts::no_frame_is_lost_or_given_twice_whatever_happens",
             "frames in use are those of blocks",
         ),
         of(
             Mutant::FrameLeaked,
-            "blocks::accounts::no_frame_is_lost_where_two_bring_the_same",
+            "blocks::tests::accounts::no_frame_is_lost_where_two_bring_the_same",
             "frames in use are those of blocks",
         ),
         of(
