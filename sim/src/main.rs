@@ -1,4 +1,4 @@
-//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--groups N] [--mutant NAME] [--hunting] [--trace] [--cover]`.
+//! Runs seeds of the simulator: `staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--groups N] [--mutant NAME] [--hunting | --varied] [--trace] [--cover]`.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use staves_model::Scheme;
 use staves_model::mutant::Mutant;
 use staves_sim::cover::Coverage;
-use staves_sim::run::{groups_of, run, shape_of, wide_shape_of};
+use staves_sim::run::{groups_of, hunts, run, shape_of, wide_shape_of};
 use staves_sim::scenario::Scenario;
 
 struct Arguments {
@@ -19,10 +19,11 @@ struct Arguments {
     mutant: Option<Mutant>,
     trace: bool,
     hunting: bool,
+    varied: bool,
     cover: bool,
 }
 
-const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--groups N] [--mutant NAME] [--hunting] [--trace] [--cover]";
+const USAGE: &str = "usage: staves-sim [--seed N] [--runs N] [--seconds N] [--shape M+K | --wide] [--groups N] [--mutant NAME] [--hunting | --varied] [--trace] [--cover]";
 
 fn arguments() -> Result<Arguments, String> {
     let fresh = SystemTime::now()
@@ -38,6 +39,7 @@ fn arguments() -> Result<Arguments, String> {
         mutant: None,
         trace: false,
         hunting: false,
+        varied: false,
         cover: false,
     };
     let mut words = std::env::args().skip(1);
@@ -69,6 +71,7 @@ fn arguments() -> Result<Arguments, String> {
                 a.mutant = Some(*found.ok_or(format!("no planted bug is called '{name}'"))?);
             }
             "--hunting" => a.hunting = true,
+            "--varied" => a.varied = true,
             "--trace" => a.trace = true,
             "--cover" => a.cover = true,
             _ => return Err(format!("unknown argument '{word}'; {USAGE}")),
@@ -113,7 +116,7 @@ fn main() -> ExitCode {
             k,
             groups: a.groups.unwrap_or_else(|| groups_of(seed)),
             mutant: a.mutant,
-            hunting: a.hunting,
+            hunting: a.hunting || (a.varied && hunts(seed)),
             trace: a.trace,
         };
         let report = run(&scenario);
@@ -121,7 +124,8 @@ fn main() -> ExitCode {
         objects += report.objects;
         if let Some(what) = report.violations.first() {
             bad += 1;
-            println!("seed {seed} ({m}+{k}): {what}");
+            let hunting = if scenario.hunting { ", hunting" } else { "" };
+            println!("seed {seed} ({m}+{k}{hunting}): {what}");
         }
         cover.merge(&report.cover);
         steps += report.steps;

@@ -163,6 +163,44 @@ pub const ROWS: [&str; 28] = [
     "X5", "X6", "X7", "H1", "H2", "H3", "H4", "H5", "H6", "H7", "H9", "H10", "H11",
 ];
 
+/// Planted bugs that docs/reference/planted-bugs.md does not list, and those whose row in `staves_hunts::hunt` is missing.
+pub fn untold_bugs(tree: &Tree) -> Vec<Finding> {
+    let (Some(bugs), Some(page)) = (
+        tree.file("crates/model/src/mutant.rs"),
+        tree.file("docs/reference/planted-bugs.md"),
+    ) else {
+        return Vec::new();
+    };
+    let hunters = || {
+        tree.ending(".rs")
+            .filter(|f| f.text.contains("staves_hunts::"))
+    };
+    let (mut findings, mut list) = (Vec::new(), "");
+    for (index, line) in bugs.text.lines().enumerate() {
+        if let Some(name) = line.trim().strip_suffix(": [") {
+            list = name;
+        }
+        let Some((name, number)) = line.trim().split_once(" = ") else {
+            continue;
+        };
+        if !number
+            .trim_end_matches(',')
+            .bytes()
+            .all(|b| b.is_ascii_digit())
+        {
+            continue;
+        }
+        if !page.text.contains(&format!("| `{name}` |")) {
+            findings.push(bugs.finding(index, format!("{name} is not in {}", page.path)));
+        }
+        let row = format!("Mutant::{name},");
+        if list == "TESTED" && !hunters().any(|file| file.text.contains(&row)) {
+            findings.push(bugs.finding(index, format!("no test hunts {name}")));
+        }
+    }
+    findings
+}
+
 /// The rows that no running test names, in its name (`fn d1_...`) or in the comment above it (`D1`).
 /// A comment elsewhere does not count: it fails when nothing else does.
 pub fn untested_rows(tree: &Tree) -> Vec<&'static str> {

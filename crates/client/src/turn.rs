@@ -299,7 +299,7 @@ impl RouterTurn {
             pool: PoolRef::Id(pool),
             client: self.client,
             floor: 0,
-            retry: todo.iter().any(|todo| todo.tried),
+            retry: todo.iter().any(|todo| todo.tried) && !planted(Mutant::RetryNotMarked),
             forwarded: false,
             ops: todo.iter().map(|todo| todo.op.clone()).collect(),
         };
@@ -353,7 +353,9 @@ impl RouterTurn {
                 self.todo.push(todo);
             }
             // The map's word, and not the bucket's own, is no news of a write that was sent before.
-            Answer::Error(ErrorCode::Lost | ErrorCode::NotFound, text) if todo.is_uncertain() => {
+            Answer::Error(ErrorCode::Lost | ErrorCode::NotFound, text)
+                if todo.is_uncertain() && !planted(Mutant::MapsWordBelieved) =>
+            {
                 let text = format!("the write may or may not have been done: {text}");
                 self.answers[todo.index] = Some(Answer::error(ErrorCode::Unreachable, text));
             }
@@ -405,6 +407,7 @@ impl RouterTurn {
         self.too_low.retain(|todo| {
             let behind = answers.iter().zip(addresses).skip(todo.index + 1);
             let overtaken = todo.op.to.keeps_order()
+                && !planted(Mutant::OvertakenDoneLater)
                 && behind
                     .filter(|(_, address)| **address == todo.op.to)
                     .any(|(answer, _)| answer.is_some());
@@ -511,6 +514,8 @@ fn lost(to: Address) -> Answer {
 
 #[cfg(test)]
 mod tests {
+    mod hunts;
+
     use super::*;
     use bytes::Bytes;
     use staves_model::{GroupId, HashSlot, Revision, testing};

@@ -143,46 +143,17 @@ impl Inner {
     }
 
     async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<LeaderResponse, LeadError> {
-        let term = {
+        let decided = {
             let leader_state = self.leader_state.lock();
             let Some(leader_state) = leader_state.as_ref() else {
                 return Ok(newly_elected());
             };
-            let map = self.map();
-            let Some(entry) = map.groups.get(&group) else {
-                return Ok(refused(Refusal::UnknownGroup { group }, &map));
-            };
-            if entry.epoch < epoch {
-                // The sender's map is ahead of ours. The lease book must judge that epoch's members, not those before.
-                return Ok(LeaderResponse::later(
-                    20,
-                    format!(
-                        "the leader's map has epoch {} of group {group} so far",
-                        entry.epoch
-                    ),
-                ));
-            }
-            if entry.epoch == epoch && entry.open {
-                return Ok(LeaderResponse::Noted);
-            }
-            let now = self.now();
-            if !leader_state.leases.may_open(now, entry) {
-                let wait = leader_state.leases.opens_at(entry).map(|at| at.since(now));
-                let wait_ms = wait.unwrap_or_default().as_millis() as u32 + 1;
-                let reason = "another holder's lease has not run out";
-                return Ok(LeaderResponse::later(wait_ms, reason));
-            }
-            leader_state.term
+            leader_state.open(self.now(), &self.map(), group, epoch)
         };
-        // Compare-and-set on the epoch, and only in this term: the next leader's book does not know ours.
-        let change = Change::Open { group, epoch };
-        let answer = self
-            .write(Proposal {
-                expected: None,
-                term: Some(term),
-                change,
-            })
-            .await?;
+        let answer = match decided {
+            Ok(proposal) => self.write(proposal).await?,
+            Err(answer) => return Ok(answer),
+        };
         Ok(noted_if(answer, |refusal| {
             matches!(refusal, Refusal::AlreadyOpen { .. })
         }))
@@ -266,11 +237,4 @@ fn noted_if(answer: LeaderResponse, done: impl Fn(&Refusal) -> bool) -> LeaderRe
         }
         other => other,
     }
-}
-
-fn refused(refusal: Refusal, map: &staves_model::ClusterMap) -> LeaderResponse {
-    LeaderResponse::Applied(Applied::Refused {
-        refusal,
-        revision: map.revision,
-    })
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -23,6 +24,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut queue: mpsc::Receiver<PendingLeas
         let event = tokio::select! {
             Some(result) = confirmation.join_next() => {
                 reason = match result {
+                    Ok(_) if planted(Mutant::LeaseConfirmedByNobody) => String::new(),
                     Ok(Ok(())) => String::new(),
                     Ok(Err(why)) => why,
                     Err(broken) => broken.to_string(),

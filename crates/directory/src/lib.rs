@@ -58,6 +58,8 @@ mod pinger;
 mod start;
 mod stops;
 mod store;
+#[cfg(test)]
+mod tests;
 mod transport;
 mod types;
 mod voters;

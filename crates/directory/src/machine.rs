@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use openraft::storage::{RaftSnapshotBuilder, RaftStateMachine, Snapshot};
 use openraft::{EntryPayload, OptionalSend, StorageError, StorageIOError};
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClusterMap, NodeId};
 use tokio::sync::watch;
 
@@ -62,7 +63,8 @@ impl Machine {
     }
 
     fn propose(&mut self, term: u64, proposal: &Proposal) -> Applied {
-        if proposal.term.is_some_and(|wanted| wanted != term) {
+        let other = proposal.term.is_some_and(|wanted| wanted != term);
+        if other && !planted(Mutant::OtherTermApplied) {
             return Applied::Deposed;
         }
         // Copies the map once a batch at most: the window holds the other reference.
@@ -154,7 +156,10 @@ impl RaftStateMachine<Types> for Machine {
             .save_snapshot(stored)
             .await
             .map_err(|e| failed(e.to_string()))?;
-        self.state = state;
+        let before = std::mem::replace(&mut self.state, state);
+        if planted(Mutant::InstalledWithoutIndex) {
+            self.state.applied = before.applied;
+        }
         self.show();
         Ok(())
     }
@@ -180,7 +185,10 @@ impl RaftSnapshotBuilder<Types> for Builder {
         let map = postcard::to_stdvec(&*self.state.map).map_err(|e| failed(e.to_string()))?;
         let meta = SnapshotMeta {
             last_log_id: self.state.applied,
-            last_membership: self.state.membership.clone(),
+            last_membership: match planted(Mutant::SnapshotWithoutMembership) {
+                true => StoredMembership::default(),
+                false => self.state.membership.clone(),
+            },
             snapshot_id: match self.state.applied {
                 Some(id) => format!("{}-{}", id.leader_id, id.index),
                 None => "empty".into(),

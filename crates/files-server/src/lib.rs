@@ -293,6 +293,8 @@ fn parse(source: &str) -> Result<Source, SourceError> {
 
 #[cfg(test)]
 mod tests {
+    mod reads;
+
     use staves_model::{
         Change, ClusterId, Holder, Holdings, Incarnation, NodeId, Revision, testing,
     };

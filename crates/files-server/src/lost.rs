@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use staves_files::{FileVersion, Keep, Source};
 use staves_model::STRETCH_BLOCKS;
+use staves_model::mutant::{Mutant, planted};
 use staves_store::blocks::{BLOCK_PARTS, BlockKey, PART_BYTES};
 use staves_wire::files::{FileId, FileLost, FileLostAnswer, FileNamed};
 use staves_wire::{ErrorCode, ErrorPacket};
@@ -62,7 +63,11 @@ pub(super) async fn lost(
         return Err(busy());
     };
     if let Some(source) = files.source_of(pool.id, &version.dataset, file) {
-        let missing = self::missing(pool, file, stretch, parts);
+        // A reader may have fetched it meanwhile.
+        let missing = match planted(Mutant::LostFetchedWithoutLook) {
+            true => missing,
+            false => self::missing(pool, file, stretch, parts),
+        };
         fetch(
             files,
             pool,

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClusterMap, Incarnation, NodeId, NodeState, PoolId, STRETCH_BLOCKS};
-use staves_store::blocks::BLOCK_PARTS;
+use staves_store::blocks::{BLOCK_PARTS, PART_BYTES};
 use staves_wire::Message;
 use staves_wire::files::{
     CHECKED_ALL, FILE_CHANGES_MAX, FileChange, FileChanges, FileChangesAnswer, FileId, FileKey,
@@ -99,7 +100,11 @@ impl List {
         });
         // One that leads back or nowhere ends the pass like the end.
         if answer.next == CHECKED_ALL || answer.next <= from {
-            (self.since, self.pass) = (number, None);
+            let seen = match planted(Mutant::ListJumpsAhead) {
+                true => answer.number,
+                false => number,
+            };
+            (self.since, self.pass) = (seen, None);
             return false;
         }
         self.pass = Some(Pass {
@@ -107,6 +112,14 @@ impl List {
             number,
         });
         true
+    }
+
+    /// Bytes of all parts.
+    fn bytes(&self) -> u64 {
+        let parts = self.blocks.values().map(|block| block.parts.count_ones());
+        parts
+            .map(|parts| u64::from(parts) * PART_BYTES as u64)
+            .sum()
     }
 
     /// All that it had.
@@ -131,9 +144,12 @@ pub(super) async fn run(files: Arc<Files>) {
         lists.retain(|id, _| pools.iter().any(|pool| pool.id == *id));
         for pool in pools {
             look(&files, &pool, &mut lists).await;
-            let blocks = lists.get(&pool.id).map_or(0, |list| list.blocks.len());
-            let remembered = &pool.counts.remembered_blocks;
-            remembered.store(blocks as u64, Ordering::Relaxed);
+            let list = lists.get(&pool.id);
+            let blocks = list.map_or(0, |list| list.blocks.len() as u64);
+            let bytes = list.map_or(0, List::bytes);
+            let counts = &pool.counts;
+            counts.remembered_blocks.store(blocks, Ordering::Relaxed);
+            counts.remembered_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use staves_directory::Life;
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{Holdings, PoolId, Revision};
 use staves_store::blocks::{BLOCK_BYTES, BlockKey, Blocks, Copies, Listed, Miss, PART_BYTES};
 use staves_wire::files::{FileId, FileKey};
@@ -63,6 +64,8 @@ pub struct Counts {
     pub scrubbed_bytes: AtomicU64,
     /// Not a sum: blocks that this node remembers of another.
     pub remembered_blocks: AtomicU64,
+    /// The same: bytes of the parts that those have, as it was told.
+    pub remembered_bytes: AtomicU64,
 }
 
 impl Role {
@@ -239,6 +242,7 @@ pub(super) fn bucket_of(holdings: &Holdings, file: FileId, at: u64) -> u32 {
 /// all would give up the same ones first.
 fn copies(holdings: &Holdings, bucket: u32, life: Life) -> Copies {
     match holdings.home(bucket) {
+        Some(_) if planted(Mutant::AllCopiesSpare) => Copies::Spare,
         Some(home) if home.node != life.node => Copies::Spare,
         _ => Copies::Last,
     }

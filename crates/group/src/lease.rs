@@ -33,7 +33,11 @@ impl MemberState {
     ) {
         let current = epoch == self.epoch || planted(Mutant::LeaseWithoutEpoch);
         if self.open && current && incarnation == ctx.me.incarnation {
-            let until = clock + shortened(ctx.options.lease);
+            let lease = match planted(Mutant::LeaseNotShortened) {
+                true => ctx.options.lease,
+                false => shortened(ctx.options.lease),
+            };
+            let until = clock + lease;
             self.directory_lease = self.directory_lease.max(until);
         }
     }

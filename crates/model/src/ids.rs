@@ -102,6 +102,12 @@ impl NodeId {
     pub const END: NodeId = NodeId(1 << 62);
 }
 
+impl From<u64> for NodeId {
+    fn from(id: u64) -> NodeId {
+        NodeId(id)
+    }
+}
+
 impl DiskId {
     /// The node's memory.
     pub const MEMORY: DiskId = DiskId(0);

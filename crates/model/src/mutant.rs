@@ -1,6 +1,7 @@
 //! The planted bugs of the group protocol (docs/reference/group-protocol.md), those that the service above adds, and those of the glue between the
 //! machines and the world. The first two must be found by the simulator, the last by the chaos runs on
-//! real processes. They are compiled in only with the feature `mutants`, which only tests turn on.
+//! real processes or by tests that are run with the bug (`staves_hunts`). docs/reference/planted-bugs.md has the table.
+//! They are compiled in only with the feature `mutants`, which only tests turn on.
 
 macro_rules! mutants {
     ($($(#[$doc:meta])* $group:ident: [$($name:ident = $number:literal,)*])*) => {
@@ -13,6 +14,14 @@ macro_rules! mutants {
 
         impl Mutant {
             $($(#[$doc])* pub const $group: [Mutant; [$($number),*].len()] = [$(Mutant::$name),*];)*
+
+            /// All of them.
+            pub const EVERY: &[Mutant] = &[$($(Mutant::$name,)*)*];
+
+            /// The bug of this name.
+            pub fn named(name: &str) -> Option<Mutant> {
+                Mutant::EVERY.iter().copied().find(|mutant| format!("{mutant:?}") == name)
+            }
         }
     };
 }
@@ -134,6 +143,43 @@ mutants! {
         LeasesSoughtFromTheFirstGroup = 712,
         DrainOfStopTakenBackLate = 713,
     ]
+    /// Those of files, of the directory's adapter and of the node's glue that a test of their own crate sees
+    /// (`staves_hunts`).
+    TESTED: [
+        PinnedGoesOnConflict = 1001,
+        PinnedGoesInTurn = 1002,
+        FrameLeaked = 1003,
+        ChangeNotNoted = 1004,
+        ChangesNumberedLate = 1005,
+        DigestNotChecked = 1011,
+        FetchedWithoutLook = 1012,
+        TurnNotAwaited = 1013,
+        UnheldPutKept = 1014,
+        ListJumpsAhead = 1015,
+        LostFetchedWithoutLook = 1016,
+        AllCopiesSpare = 1017,
+        OpenWithoutTerm = 1021,
+        OtherTermApplied = 1022,
+        LeaderBookOpensAtOnce = 1023,
+        TruncateLeavesOne = 1024,
+        TruncateNotStored = 1025,
+        PurgeNotStored = 1026,
+        SnapshotWithoutMembership = 1027,
+        InstalledWithoutIndex = 1028,
+        LeaseConfirmedByNobody = 1029,
+        LeaseNotShortened = 1031,
+        LeaseFromAnswer = 1041,
+        ContactFromAnswer = 1042,
+        ContactWithoutAnswer = 1043,
+        BatchOvertakes = 1044,
+        LateWriteSaidNotDone = 1045,
+        QueuedBucketPassed = 1046,
+        WaitingBucketPassed = 1047,
+        NumberKeptByTheGone = 1048,
+        MapsWordBelieved = 1061,
+        RetryNotMarked = 1062,
+        OvertakenDoneLater = 1063,
+    ]
 }
 
 #[cfg(any(test, feature = "mutants"))]
@@ -142,8 +188,8 @@ mod planted {
     use std::cell::Cell;
     use std::sync::OnceLock;
 
-    /// Of the whole process.
-    static EVERYWHERE: OnceLock<Mutant> = OnceLock::new();
+    /// Of the whole process: none, or the one that the environment names.
+    static EVERYWHERE: OnceLock<Option<Mutant>> = OnceLock::new();
 
     thread_local! {
         static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
@@ -154,22 +200,26 @@ mod planted {
         PLANTED.with(|p| p.set(mutant));
     }
 
-    /// Plants the bug that `STAVES_MUTANT` names in the whole process, for good; which one, if any. The
-    /// error is a name that no bug has.
+    /// The bug that `STAVES_MUTANT` names, if any: it is in the whole process, for good. The error is a name that
+    /// no bug has.
     pub fn plant_from_environment() -> Result<Option<Mutant>, String> {
         let Ok(name) = std::env::var("STAVES_MUTANT") else {
             return Ok(None);
         };
-        let all = [&Mutant::ALL[..], &Mutant::SERVICE, &Mutant::GLUE].concat();
-        let named = all.into_iter().find(|m| format!("{m:?}") == name);
-        let mutant = named.ok_or_else(|| format!("STAVES_MUTANT: there is no bug '{name}'"))?;
-        Ok(Some(*EVERYWHERE.get_or_init(|| mutant)))
+        let unknown = || format!("STAVES_MUTANT: there is no bug '{name}'");
+        Mutant::named(&name).map(Some).ok_or_else(unknown)
+    }
+
+    #[inline]
+    fn everywhere() -> Option<Mutant> {
+        let named = || plant_from_environment().unwrap_or_else(|unknown| panic!("{unknown}"));
+        *EVERYWHERE.get_or_init(named)
     }
 
     /// True if this bug is planted on this thread, or in the process.
     #[inline]
     pub fn planted(mutant: Mutant) -> bool {
-        PLANTED.with(|p| p.get() == Some(mutant)) || EVERYWHERE.get() == Some(&mutant)
+        PLANTED.with(|p| p.get() == Some(mutant)) || everywhere() == Some(mutant)
     }
 }
 

@@ -108,8 +108,8 @@ impl Transport for NodeTransport {
 
 /// Asks again for writes that were interrupted, under the numbers that they had: whoever answers for
 /// the bucket now knows whether they took effect (rule 18). All are of one bucket and one client.
-pub(crate) async fn resume(
-    host: &Host,
+pub(crate) async fn resume<T: Transport>(
+    router: &Router<T>,
     mut request: ServiceRequest,
     deadline: Instant,
 ) -> Vec<Answer> {
@@ -117,7 +117,6 @@ pub(crate) async fn resume(
     let mut answers: Vec<Option<Answer>> = vec![None; ops.len()];
     let mut todo: Vec<(usize, NumberedOp)> = ops.into_iter().enumerate().collect();
     request.retry = true;
-    let router = host.router();
     loop {
         let map = router.map();
         let again = request.with_ops(todo.iter().map(|(_, op)| op.clone()).collect());
@@ -129,7 +128,9 @@ pub(crate) async fn resume(
                 Answer::Error(code, _) if code.worth_retrying() && !out_of_time => {
                     left.push((index, op));
                 }
-                Answer::Error(code, text) if code.worth_retrying() => {
+                Answer::Error(code, text)
+                    if code.worth_retrying() && !planted(Mutant::LateWriteSaidNotDone) =>
+                {
                     let text = format!(
                         "the deadline passed, and the write may or may not have been done: {text}"
                     );
@@ -149,4 +150,64 @@ pub(crate) async fn resume(
     let unanswered = || Answer::error(ErrorCode::Internal, "no answer came for the operation");
     let all = answers.into_iter().map(|a| a.unwrap_or_else(unanswered));
     all.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_client::RouterOptions;
+    use staves_model::{ClientId, PoolId, Revision, ServiceId, testing};
+    use staves_wire::service::{Address, Body, PoolRef};
+
+    use super::*;
+
+    /// Other nodes, of which none serves the bucket.
+    struct NobodyServes;
+
+    impl Transport for NobodyServes {
+        async fn call(&self, _: &Node, request: Message, _: Instant) -> Result<Message, NetError> {
+            let Message::Service(request) = request else {
+                panic!("{request:?}")
+            };
+            let answer = Answer::error(ErrorCode::NotServing, "not here");
+            Ok(Message::ServiceAnswers(ServiceAnswers {
+                revision: request.revision,
+                answers: vec![answer; request.ops.len()],
+                moved: Vec::new(),
+                draw_above: 0,
+            }))
+        }
+
+        async fn newer_map(&self, _: &Arc<ClusterMap>, _: Instant) -> Option<Arc<ClusterMap>> {
+            None
+        }
+    }
+
+    /// The bucket that it was interrupted at may have done it: a refusal of all others says nothing of that.
+    #[tokio::test]
+    async fn an_interrupted_write_that_nobody_answers_for_is_not_said_to_be_undone() {
+        let mut map = testing::cluster_with_pool(2, "1+1", 1);
+        testing::start(&mut map, &[1, 2]);
+        let options = RouterOptions::default();
+        let router = Router::new(NobodyServes, ClientId(7), Arc::new(map), options);
+        let request = ServiceRequest {
+            revision: Revision(1),
+            service: ServiceId::CACHE,
+            pool: PoolRef::Id(PoolId(1)),
+            client: ClientId(8),
+            floor: 0,
+            retry: false,
+            forwarded: true,
+            ops: vec![NumberedOp {
+                number: 5,
+                to: Address::Slot(staves_model::HashSlot(0)),
+                body: Body::default(),
+            }],
+        };
+        let deadline = Instant::now() + Duration::from_millis(100);
+        let answers = resume(&router, request, deadline).await;
+        let [Answer::Error(code, text)] = &answers[..] else {
+            panic!("{answers:?}")
+        };
+        assert!(!code.nothing_done(), "said to be undone: {code:?}, {text}");
+    }
 }

@@ -14,6 +14,8 @@ mod leases;
 mod own;
 pub(crate) mod services;
 mod slab;
+#[cfg(test)]
+pub(crate) mod testing;
 mod ticker;
 mod waiter;
 

@@ -332,6 +332,13 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.files(|p| p.counts.remembered_blocks.load(Ordering::Relaxed))),
     },
     Metric {
+        name: "staves_files_remembered_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of those blocks that are known to be there, in whole parts of 8 KiB.",
+        value: Value::One(|s| s.files(|p| p.counts.remembered_bytes.load(Ordering::Relaxed))),
+    },
+    Metric {
         name: "staves_files_losses_total",
         kind: MetricKind::Counter,
         unit: "nodes",

@@ -48,6 +48,11 @@ fn every_row_of_the_papers_has_a_test() {
 }
 
 #[test]
+fn every_planted_bug_is_told_and_hunted() {
+    none(docs::untold_bugs(&TREE));
+}
+
+#[test]
 fn every_metric_that_the_documents_name_is_there() {
     let text = &TREE
         .file("docs/how-to/monitor.md")

@@ -128,8 +128,9 @@ impl RaftLogStorage<Types> for Store {
     }
 
     async fn truncate(&mut self, id: LogId) -> Result<(), StorageError<NodeId>> {
-        drop(self.memory.lock().entries.split_off(&id.index));
         let from = id.index;
+        let kept = u64::from(planted(Mutant::TruncateLeavesOne));
+        drop(self.memory.lock().entries.split_off(&(from + kept)));
         self.write(move |done| writer::Job::Truncate { from, done })
             .await
             .map_err(write_failed)

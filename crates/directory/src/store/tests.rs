@@ -1,5 +1,7 @@
 //! The layout of a map in the file: postcard names no fields, so a program that has others reads nonsense.
 
+mod suite;
+
 use staves_model::testing::node_facts;
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, Medium, MemberId, MemberSlot,

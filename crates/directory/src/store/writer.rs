@@ -152,7 +152,9 @@ fn apply(tx: &redb::WriteTransaction, job: &Job) -> io::Result<()> {
             committed: Some(id),
             ..
         } => Some(("committed", encode(id)?)),
-        Job::Purge { upto, .. } => Some(("purged", encode(upto)?)),
+        Job::Purge { upto, .. } if !planted(Mutant::PurgeNotStored) => {
+            Some(("purged", encode(upto)?))
+        }
         _ => None,
     };
     let go = || -> Result<(), redb::Error> {
@@ -169,6 +171,7 @@ fn apply(tx: &redb::WriteTransaction, job: &Job) -> io::Result<()> {
             Job::Put { key, value, .. } => {
                 tx.open_table(META)?.insert(*key, value.as_slice())?;
             }
+            Job::Truncate { .. } if planted(Mutant::TruncateNotStored) => {}
             Job::Truncate { from, .. } => {
                 tx.open_table(LOG)?.retain_in(*from.., |_, _| false)?;
             }

@@ -3,6 +3,8 @@
 use std::time::{Duration, Instant};
 
 use staves_directory::Proposal;
+use staves_hunts::{Hunt, hunt};
+use staves_model::mutant::Mutant;
 use staves_model::testing::create_pool;
 use staves_model::{DirectoryCall, Epoch, Group, GroupId, MemberSlot, NodeId, Time};
 
@@ -12,8 +14,13 @@ const LEASE: Duration = Duration::from_millis(500);
 
 /// A cluster of three with a pool of one bucket, whose first epoch is open.
 async fn with_pool(cluster: &TestCluster) -> (Vec<TestNode>, GroupId) {
+    with_pool_of(cluster, "1+1").await
+}
+
+/// The same, of another scheme.
+async fn with_pool_of(cluster: &TestCluster, scheme: &str) -> (Vec<TestNode>, GroupId) {
     let nodes = cluster.found(3).await;
-    let proposal = Proposal::unconditional(create_pool("cache", "1+1", 1, true));
+    let proposal = Proposal::unconditional(create_pool("cache", scheme, 1, true));
     nodes[1]
         .directory
         .propose(proposal, PATIENCE)
@@ -135,11 +142,15 @@ async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
     cluster.kill_all(&nodes).await;
 }
 
-/// A new leader knows nothing of its predecessor's leases: it waits one out.
+/// A new leader knows nothing of its predecessor's leases: it waits one out. Leases are longer here than an election takes, which
+/// would hide a leader that does not wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_leader_waits_a_lease_before_it_opens() {
-    let cluster = TestCluster::new();
-    let (nodes, group) = with_pool(&cluster).await;
+    const LONG: Duration = Duration::from_secs(3);
+    let mut cluster = TestCluster::new();
+    cluster.adjust = |options| options.times.lease = LONG;
+    // Every node is a member: whoever leads, its end changes the group.
+    let (nodes, group) = with_pool_of(&cluster, "1+2").await;
     let g = entry(&nodes[0], group).expect("the group");
     eventually("somebody leads", || leader(&nodes).is_some()).await;
     let old = leader(&nodes).expect("just seen");
@@ -148,10 +159,12 @@ async fn a_new_leader_waits_a_lease_before_it_opens() {
     assert!(ask(&data, group, g.epoch).await);
     cluster.kill(&old).await;
     let rest = others(&nodes, &old);
-    if data.id() == old.id() || g.members.iter().flatten().any(|x| x.id.node == old.id()) {
-        open_newest(&rest, group, g.epoch).await;
-        assert!(asked.elapsed() >= LEASE);
-    }
+    open_newest(&rest, group, g.epoch).await;
+    let waited = asked.elapsed();
+    assert!(
+        waited >= LONG,
+        "opened {waited:?} after a lease was granted"
+    );
     cluster.kill_all(&rest).await;
 }
 
@@ -187,4 +200,25 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
         .await
         .expect("heard");
     cluster.kill_all(&nodes).await;
+}
+
+#[test]
+fn planted_bugs_of_leases_are_seen() {
+    let of = |mutant, test, shows| Hunt {
+        mutant,
+        test,
+        shows,
+    };
+    hunt(&[
+        of(
+            Mutant::NewDirectoryLeaderSkipsWait,
+            "leases::a_new_leader_waits_a_lease_before_it_opens",
+            "after a lease was granted",
+        ),
+        of(
+            Mutant::LeaseConfirmedByNobody,
+            "failover::a_leader_in_the_minority_commits_nothing_and_grants_no_lease",
+            "Ok(Granted",
+        ),
+    ]);
 }

@@ -1,6 +1,7 @@
 //! The group's members against each other, and against peers that lie.
 
 mod coded;
+mod leases;
 mod lies;
 mod marks;
 mod pace;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use staves_model::mutant::{Mutant, planted};
 use staves_service::Refused;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
@@ -49,6 +50,7 @@ impl Waiter {
                     _ => (request, None),
                 };
                 let unheard = completions.answer(place, part, result, kept);
+                let unheard = unheard.filter(|_| !planted(Mutant::NumberKeptByTheGone));
                 if let Some(request) = unused.or(unheard) {
                     lane.answered(&request);
                 }

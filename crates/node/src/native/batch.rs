@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Time};
 use staves_net::{FREE_BYTES, InFlightPart, Reply};
 use staves_service::Refused;
@@ -458,7 +459,8 @@ impl Hand<'_> {
             return Ok(Some(answer));
         }
         // What waits for its bucket's earlier operations is not done before them.
-        if op.to.keeps_order() && batch.disturbed.load(Ordering::Acquire) {
+        let disturbed = batch.disturbed.load(Ordering::Acquire);
+        if op.to.keeps_order() && disturbed && !planted(Mutant::BatchOvertakes) {
             return Err(Refused::NotServing);
         }
         let waiter = || Waiter::Batch {
@@ -508,5 +510,64 @@ async fn pass(
     }
     if last {
         batch.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use staves_wire::cache::{Condition, Op};
+
+    use super::*;
+    use crate::host::testing;
+
+    /// SET k 1 waited here, and was refused when the bucket changed hands: SET k 2, which came with it, is not done before it is
+    /// asked again.
+    #[tokio::test]
+    async fn nothing_overtakes_what_was_refused_after_it_had_waited() {
+        let host = testing::host(Duration::from_secs(2));
+        let routes = host.routes();
+        let set = Op::Set {
+            key: b"k",
+            value: b"2",
+            condition: Condition::Always,
+            get_old: false,
+        };
+        let op = NumberedOp {
+            number: 0,
+            to: Address::Slot(set.slot()),
+            body: set.to_body(),
+        };
+        let request = ServiceRequest {
+            revision: routes.map.revision,
+            service: ServiceId::CACHE,
+            pool: PoolRef::Name("cache".into()),
+            client: ClientId(0),
+            floor: 0,
+            retry: false,
+            forwarded: true,
+            ops: vec![op.clone(), op.clone()],
+        };
+        let pool = routes.pool(request.service, &request.pool).expect("cache");
+        let (asker, _answers) = oneshot::channel();
+        let batch = Batch::new(host.clone(), Some(pool.id), &request, Asker::Here(asker));
+        let batch = Arc::new(batch);
+        let mut hand = Hand {
+            host: &host,
+            batch: &batch,
+            request: &request,
+            now: host.clock.now(),
+            deadline: host.clock.at(Instant::now() + Duration::from_secs(60)),
+            sides: Sides::default(),
+            answer_bytes: 0,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+            touched: Vec::new(),
+        };
+        batch.put(0, batch.refuse(Refused::Interrupted));
+        hand.submit(&routes, &pool.cells[0], 1, &op);
+        let answer = batch.state.lock().answers[1].clone();
+        let refused = matches!(answer, Some(Answer::Error(ErrorCode::NotServing, _)));
+        assert!(refused, "it overtakes: {answer:?}");
     }
 }

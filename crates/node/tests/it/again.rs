@@ -22,6 +22,8 @@ const AGAIN: &str = "staves_files_again_bytes_total";
 const LOSSES: &str = "staves_files_losses_total";
 const LOST: &str = "staves_files_lost_bytes";
 const REMEMBERED: &str = "staves_files_remembered_blocks";
+const REMEMBERED_BYTES: &str = "staves_files_remembered_bytes";
+const PART: u64 = 8 << 10;
 
 /// Nodes that make no copies: what one alone has, it alone has for as long as a test needs it.
 fn without_copies(nodes: usize) -> TestCluster {
@@ -52,10 +54,10 @@ fn alone(cluster: &TestCluster, file: &OpenFile, these: &[usize]) -> u64 {
     }
     let left = |(block, parts): (&u32, &u32)| parts & !others.get(block).copied().unwrap_or(0);
     let parts: u32 = theirs.iter().map(left).map(u32::count_ones).sum();
-    u64::from(parts) * (8 << 10)
+    u64::from(parts) * PART
 }
 
-/// Until each node remembers what the one before it has.
+/// Until each node remembers what the one before it has, to the last part.
 fn remembered(cluster: &TestCluster) {
     let ids: BTreeMap<NodeId, usize> = (0..)
         .zip(&cluster.nodes)
@@ -66,7 +68,10 @@ fn remembered(cluster: &TestCluster) {
         (0..order.len()).all(|i| {
             let before = &cluster.nodes[order[i]];
             let after = &cluster.nodes[order[(i + 1) % order.len()]];
-            after.metric(REMEMBERED) == keys(before).len() as u64
+            let keys = keys(before);
+            let parts: u32 = keys.iter().map(|key| key.parts.count_ones()).sum();
+            after.metric(REMEMBERED) == keys.len() as u64
+                && after.metric(REMEMBERED_BYTES) == u64::from(parts) * PART
         })
     });
 }
@@ -281,7 +286,11 @@ fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     let_it_age();
     let data = dataset(&cluster, &dir);
     let file = data.open(b"a").unwrap();
-    assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+    // A mount that read beside a slow home gives it the bytes, and waits for nothing.
+    wait_until("all of it is in memory", || {
+        assert!(read(&cluster, &data, "a").unwrap() == pattern(0, size));
+        in_memory(&cluster, &file) == size as u64
+    });
     cluster.nodes.sort_by_key(|node| node.id);
     remembered(&cluster);
     // Of the four three vote: those two go that leave a majority.
@@ -290,10 +299,14 @@ fn d5_a_second_death_in_the_middle_is_seen_to_as_well() {
     let at = usize::from(votes(1) + votes(3) < 2);
     // What the one alone had may be fetched by the other before it dies: nobody remembers that.
     let (first, rest) = cluster.nodes.split_at_mut(2);
-    // Both stand still before the first is killed: on a busy machine one would have time to fetch for the other.
+    // Both come to stand still at the same time, before the first is killed, and for longer than that takes on a busy machine: one
+    // would have time to fetch for the other.
     let both = [&mut first[at], &mut rest[at]];
-    both.iter()
-        .for_each(|node| node.pause(Duration::from_secs(3)));
+    std::thread::scope(|scope| {
+        for node in &both {
+            scope.spawn(|| node.pause(Duration::from_secs(10)));
+        }
+    });
     std::thread::scope(|scope| {
         for node in both {
             scope.spawn(|| node.kill());

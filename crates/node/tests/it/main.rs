@@ -14,6 +14,7 @@ mod lives;
 mod membership;
 mod memory;
 mod one_node;
+mod quiet;
 mod redirects;
 mod rust_client;
 mod secrets;

@@ -7,6 +7,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
+use staves_model::mutant::{Mutant, planted};
+
 use super::writer::{Blocks, Listed};
 
 /// Entries whose newest number is kept together: what did not change is passed over by so many at a time. Fewer in tests, so
@@ -80,6 +82,9 @@ impl Blocks {
         // The lock is taken for one run at a time. What changes between two is told now or has a higher number.
         while at < self.entries() {
             let inner = self.inner.lock();
+            if planted(Mutant::ChangesNumberedLate) {
+                changed.number = inner.changes.number();
+            }
             let (run, next) = inner.changes.in_run(since, at);
             for index in run {
                 if changed.entries.len() == most {
@@ -199,6 +204,31 @@ mod tests {
         knows.ask(&blocks);
         assert_eq!(knows.all(), there(&blocks));
         assert_eq!(knows.all().len(), 160, "{} blocks", blocks.figures().blocks);
+    }
+
+    /// Changes that come while a page is being made, in front of where it is: the next question is answered with them.
+    #[test]
+    fn nothing_is_missed_of_what_changes_while_it_is_told() {
+        let blocks = Blocks::new(40 << 20, 1).unwrap();
+        let mut knows = Knows::default();
+        for round in 0..40 {
+            std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    for step in 0..200u32 {
+                        let at = step.wrapping_mul(2_654_435_761) >> 16;
+                        put(&blocks, at % 140, (round + step as usize) % BLOCK_PARTS);
+                    }
+                });
+                while !writer.is_finished() {
+                    knows.ask(&blocks);
+                }
+            });
+            knows.ask(&blocks);
+            let (all, there) = (knows.all(), there(&blocks));
+            let unknown = there.iter().find(|listed| !all.contains(listed));
+            assert!(unknown.is_none(), "it is not known: {unknown:?}");
+            blocks.drop_bucket(0);
+        }
     }
 
     /// A change during a pass over the pages is reported in the same pass or in the next one.

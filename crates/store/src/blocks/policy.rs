@@ -5,6 +5,8 @@
 
 use std::collections::{HashSet, VecDeque};
 
+use staves_model::mutant::{Mutant, planted};
+
 use super::block::Copies;
 
 /// The small queue's part of the frames.
@@ -161,7 +163,7 @@ impl Policy {
             (!known.spare, known.reads, known.moment)
         };
         entries
-            .filter(|e| !self.known[*e as usize].pinned)
+            .filter(|e| !self.known[*e as usize].pinned || planted(Mutant::PinnedGoesOnConflict))
             .min_by_key(worth)
     }
 
@@ -229,7 +231,7 @@ impl Policy {
                 continue;
             }
             let known = &mut self.known[place.entry as usize];
-            if known.pinned {
+            if known.pinned && !planted(Mutant::PinnedGoesInTurn) {
                 continue;
             }
             if known.reads == 0 {

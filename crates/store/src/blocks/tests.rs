@@ -1,5 +1,7 @@
 //! Blocks under reads, evictions and damage.
 
+mod accounts;
+
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use parking_lot::Mutex;
 use staves_model::bucket_of;
+use staves_model::mutant::{Mutant, planted};
 
 use super::block::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES, SUM_BYTES};
 use super::buckets::Buckets;
@@ -101,7 +102,7 @@ pub(super) struct BlocksInner {
     /// The same, and the kernel has their memory back.
     pub(super) punched: Vec<u32>,
     /// From here on never used.
-    untouched: u32,
+    pub(super) untouched: u32,
     /// Frames in use or on their way into it, and how many there may be.
     pub(super) taken: usize,
     pub(super) frames_max: usize,
@@ -198,7 +199,10 @@ impl Blocks {
         let entry = self.mapping.entry(index);
         let parts = entry.parts.load(Relaxed);
         if parts & 1 << part != 0 || entry.bytes.load(Relaxed) as usize != block_bytes {
-            inner.give(frame); // somebody was faster
+            // Somebody was faster.
+            if !planted(Mutant::FrameLeaked) {
+                inner.give(frame);
+            }
             return Ok(());
         }
         entry.change(|entry| {
@@ -305,7 +309,9 @@ impl Blocks {
         }
         inner.policy.remove(index as u32);
         inner.buckets.remove(index as u32, parts.count_ones());
-        inner.changes.note(index);
+        if !planted(Mutant::ChangeNotNoted) {
+            inner.changes.note(index);
+        }
         inner.blocks -= 1;
     }
 
