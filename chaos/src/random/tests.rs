@@ -82,16 +82,13 @@ fn every_kind_of_fault_appears() {
 
 /// The choices that a step's words leave, among nodes of which the first leads the directory.
 fn choices(who: &Who, nodes: usize, but: &[usize]) -> Vec<Vec<usize>> {
+    // As the runner has it: whoever is chosen is none of the others, if there are others.
+    let free = |at: &usize| !but.contains(at) || (0..nodes).all(|at| but.contains(&at));
     let some = |n: usize, first: usize| {
         let sets = (0_usize..1 << nodes).map(|set| members(set, nodes));
-        let fits = |set: &Vec<usize>| {
-            set.len() == n && set.iter().all(|at| *at >= first && !but.contains(at))
-        };
-        let all: Vec<Vec<usize>> = sets.filter(fits).collect();
-        match all.is_empty() {
-            true => vec![(0..nodes).collect()],
-            false => all,
-        }
+        let fits =
+            |set: &Vec<usize>| set.len() == n && set.iter().all(|at| *at >= first && free(at));
+        sets.filter(fits).collect::<Vec<Vec<usize>>>()
     };
     match who {
         Who::Nodes(nodes) => vec![nodes.clone()],
