@@ -7,7 +7,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -155,23 +155,7 @@ impl Nodes {
             .with_context(|| format!("cannot write {}", log.display()))?;
         let address = lab.address(at);
         let mut command = lab.command(at);
-        if self.setup.clocks_apart {
-            let days = (at + 1) * 86_400;
-            command.args(["unshare", "--time", "--monotonic", &days.to_string()]);
-            command.args(["--boottime", &days.to_string()]);
-        }
-        if self.setup.few_descriptors {
-            command.args(["prlimit", DESCRIPTORS]);
-        }
-        if self.setup.wall_clocks_apart {
-            if !self.clock(at).exists() {
-                self.set_clock(at, WALL_CLOCKS[at % WALL_CLOCKS.len()])?;
-            }
-            command.args(["env", &preload()?, "FAKETIME_NO_CACHE=1"]);
-            command.args(["FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"]);
-            let file = self.clock(at).display().to_string();
-            command.arg(format!("FAKETIME_TIMESTAMP_FILE={file}"));
-        }
+        self.surround(&mut command, at)?;
         command
             .arg(&self.setup.program)
             .args(["up", "--listen", &format!("{address}:1600")])
@@ -206,6 +190,28 @@ impl Nodes {
         self.nodes[at].child = Some(child);
         self.nodes[at].started = Instant::now();
         self.nodes[at].paused = false;
+        Ok(())
+    }
+
+    /// The clocks and the limits that a node's process gets.
+    fn surround(&self, command: &mut Command, at: usize) -> anyhow::Result<()> {
+        if self.setup.clocks_apart {
+            let days = (at + 1) * 86_400;
+            command.args(["unshare", "--time", "--monotonic", &days.to_string()]);
+            command.args(["--boottime", &days.to_string()]);
+        }
+        if self.setup.few_descriptors {
+            command.args(["prlimit", DESCRIPTORS]);
+        }
+        if self.setup.wall_clocks_apart {
+            if !self.clock(at).exists() {
+                self.set_clock(at, WALL_CLOCKS[at % WALL_CLOCKS.len()])?;
+            }
+            command.args(["env", &preload()?, "FAKETIME_NO_CACHE=1"]);
+            command.args(["FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"]);
+            let file = self.clock(at).display().to_string();
+            command.arg(format!("FAKETIME_TIMESTAMP_FILE={file}"));
+        }
         Ok(())
     }
 

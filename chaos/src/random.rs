@@ -119,7 +119,7 @@ const EPISODES: [Episode; 53] = [
 const STALL_S: u64 = 20;
 /// The same through each node, where nothing but links is cut: a write that waited for a deadline, 5 s, and was tried again.
 const STALL_EVERYWHERE_S: u64 = 9;
-/// What the names of random scenarios begin with.
+/// The beginning of the names of random scenarios.
 const NAME: &str = "random-";
 
 /// The first line of a scenario, as it is drawn.

@@ -481,14 +481,18 @@ impl Runner<'_> {
         }
     }
 
+    fn count(&mut self, records: &[record::Record]) {
+        for record in records {
+            let kind = judge::kind(&record.asked);
+            *self.verdict.by_kind.entry(kind).or_default() += 1;
+        }
+    }
+
     fn judge(mut self, folder: &Path, from: u64, to: u64) -> anyhow::Result<Verdict> {
         let hangs = self.shared.hangs();
         hangs.into_iter().for_each(|hang| self.wrong(hang));
         let records = self.shared.records();
-        for record in &records {
-            let kind = judge::kind(&record.asked);
-            *self.verdict.by_kind.entry(kind).or_default() += 1;
-        }
+        self.count(&records);
         let records = judge::with_losses(records, &self.losses);
         self.verdict.history = folder.join("history.jsonl");
         let file =

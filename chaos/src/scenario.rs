@@ -136,6 +136,11 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
             scenario.steps.push(step(line).map_err(wrong)?);
         }
     }
+    complete(scenario, last)
+}
+
+/// Looks at a scenario as a whole; the number of its last line is for what is missing.
+fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
     let whole = |reason: &str| Wrong {
         line: last,
         text: "the end of the file".into(),
@@ -269,7 +274,7 @@ fn step(line: &str) -> Result<Step, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::flood::Kind;
+    use crate::load::flood::FloodKind;
 
     #[test]
     fn sentences_are_understood() {
@@ -339,8 +344,8 @@ mod tests {
         assert_eq!(
             actions,
             [
-                flood(Who::Leader, Kind::Unfinished),
-                flood(Who::Nodes(vec![0, 1]), Kind::Reads),
+                flood(Who::Leader, FloodKind::Unfinished),
+                flood(Who::Nodes(vec![0, 1]), FloodKind::Reads),
                 Action::Starve(Who::Every),
                 clock(Who::Nodes(vec![1]), "-3d"),
                 clock(Who::Every, "+0d"),

@@ -30,7 +30,7 @@ const PIPELINED: usize = 50;
 
 /// The kinds, with the words that a scenario has for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum FloodKind {
     /// A thousand connections, each asks for one key after the other.
     Connections,
     /// Values of which all but the last bytes are sent.
@@ -41,15 +41,15 @@ pub enum Kind {
     Idle,
 }
 
-/// See [`Kind`].
-pub const KINDS: [(Kind, &str); 4] = [
-    (Kind::Connections, "connections"),
-    (Kind::Unfinished, "unfinished values"),
-    (Kind::Reads, "reads"),
-    (Kind::Idle, "idle clients"),
+/// See [`FloodKind`].
+pub const KINDS: [(FloodKind, &str); 4] = [
+    (FloodKind::Connections, "connections"),
+    (FloodKind::Unfinished, "unfinished values"),
+    (FloodKind::Reads, "reads"),
+    (FloodKind::Idle, "idle clients"),
 ];
 
-impl Kind {
+impl FloodKind {
     /// Its words.
     pub fn words(self) -> &'static str {
         let known = KINDS.iter().find(|(kind, _)| *kind == self);
@@ -59,7 +59,7 @@ impl Kind {
 
 /// The sums of a flood.
 #[derive(Default)]
-struct Tally {
+struct FloodCounts {
     connections: AtomicUsize,
     commands: AtomicUsize,
 }
@@ -69,17 +69,17 @@ pub struct Flood {
     /// The node, counted from 0.
     pub at: usize,
     /// The kind.
-    pub kind: Kind,
+    pub kind: FloodKind,
     stop: Arc<AtomicBool>,
-    tally: Arc<Tally>,
+    tally: Arc<FloodCounts>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Flood {
     /// Starts the clients, in the caller's namespace.
-    pub fn start(kind: Kind, at: usize, door: SocketAddr) -> Flood {
+    pub fn start(kind: FloodKind, at: usize, door: SocketAddr) -> Flood {
         raise_own_limit();
-        let (stop, tally) = (Arc::<AtomicBool>::default(), Arc::<Tally>::default());
+        let (stop, tally) = (Arc::<AtomicBool>::default(), Arc::<FloodCounts>::default());
         let threads = (0..THREADS).map(|number| {
             let one = One {
                 number,
@@ -88,10 +88,10 @@ impl Flood {
                 tally: tally.clone(),
             };
             std::thread::spawn(move || match kind {
-                Kind::Connections => one.connections(),
-                Kind::Unfinished => one.unfinished(),
-                Kind::Reads => one.reads(),
-                Kind::Idle => one.idle(),
+                FloodKind::Connections => one.connections(),
+                FloodKind::Unfinished => one.unfinished(),
+                FloodKind::Reads => one.reads(),
+                FloodKind::Idle => one.idle(),
             })
         });
         Flood {
@@ -133,7 +133,7 @@ struct One {
     number: usize,
     door: SocketAddr,
     stop: Arc<AtomicBool>,
-    tally: Arc<Tally>,
+    tally: Arc<FloodCounts>,
 }
 
 impl One {
@@ -270,10 +270,10 @@ mod tests {
             let flood = Flood::start(kind, 3, door);
             let until = Instant::now() + staves_testkit::DEADLINE;
             let wanted = |(connections, commands): (usize, usize)| match kind {
-                Kind::Connections => connections > ASKING && commands > ASKING,
-                Kind::Unfinished => connections == THREADS * UNFINISHED,
-                Kind::Reads => connections >= THREADS,
-                Kind::Idle => connections == THREADS * IDLE,
+                FloodKind::Connections => connections > ASKING && commands > ASKING,
+                FloodKind::Unfinished => connections == THREADS * UNFINISHED,
+                FloodKind::Reads => connections >= THREADS,
+                FloodKind::Idle => connections == THREADS * IDLE,
             };
             while !wanted(flood.counts()) {
                 assert!(Instant::now() < until, "{words}: {:?}", flood.counts());

@@ -1,3 +1,5 @@
+//! The grammar reaches all of its words, and its expectations follow from its faults.
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -157,47 +159,54 @@ fn most(who: &Who, nodes: usize) -> usize {
     sizes.max().unwrap_or(0)
 }
 
+/// The time without a majority, and the most nodes that die at once, whoever is chosen. What is cut off is no more than every
+/// pool bears, and where writes must go on through every node nothing happens but cuts that leave each a majority.
+fn outage_and_deaths(scenario: &Scenario, k: usize, seed: u64) -> (Duration, usize) {
+    let nodes = scenario.nodes;
+    let (mut outage, mut killed) = (Duration::ZERO, 0);
+    for step in &scenario.steps {
+        let cuts = cuts(&step.action, nodes);
+        if cuts.iter().any(|cut| majorities(nodes, cut).is_empty()) {
+            outage += step.lasting.unwrap_or_default();
+        } else if !cuts.iter().all(BTreeSet::is_empty) {
+            let connected = cuts.iter().map(|cut| majorities(nodes, cut));
+            let largest = connected.map(|sets| sets.iter().map(Vec::len).max().unwrap_or(0));
+            let away = nodes - largest.min().unwrap_or(nodes);
+            assert!(away <= k, "{seed}: {} cuts {away} off, of {k}", step.text);
+        }
+        if let Action::Kill(who) | Action::Pause(who) = &step.action {
+            killed = killed.max(most(who, nodes));
+        }
+        if scenario.everywhere {
+            assert!(
+                cuts.iter().all(|cut| all_reach(nodes, cut)),
+                "{seed}: {}",
+                step.text
+            );
+            let others = [Action::WaitHealthy, Action::Run];
+            let cut = matches!(step.action, Action::Cut { .. });
+            assert!(
+                cut || others.contains(&step.action),
+                "{seed}: {}",
+                step.text
+            );
+        }
+    }
+    (outage, killed)
+}
+
 /// The expectations of a scenario follow from its faults, whoever is chosen for them.
 #[test]
 fn a_scenario_expects_what_its_faults_leave_and_no_more() {
     let (mut without_majority, mut with_losses, mut everywhere) = (0, 0, 0);
     for seed in 0..SEEDS {
         let scenario = scenario(seed);
-        let nodes = scenario.nodes;
         let memory = scenario
             .memory
             .as_deref()
             .and_then(|scheme| scheme.split_once('+'));
         let k = memory.map_or(2, |(_, k)| k.parse::<usize>().expect("a number").min(2));
-        let (mut outage, mut killed) = (Duration::ZERO, 0);
-        for step in &scenario.steps {
-            let cuts = cuts(&step.action, nodes);
-            if cuts.iter().any(|cut| majorities(nodes, cut).is_empty()) {
-                outage += step.lasting.unwrap_or_default();
-            } else if !cuts.iter().all(BTreeSet::is_empty) {
-                let connected = cuts.iter().map(|cut| majorities(nodes, cut));
-                let largest = connected.map(|sets| sets.iter().map(Vec::len).max().unwrap_or(0));
-                let away = nodes - largest.min().unwrap_or(nodes);
-                assert!(away <= k, "{seed}: {} cuts {away} off, of {k}", step.text);
-            }
-            if let Action::Kill(who) | Action::Pause(who) = &step.action {
-                killed = killed.max(most(who, nodes));
-            }
-            if scenario.everywhere {
-                assert!(
-                    cuts.iter().all(|cut| all_reach(nodes, cut)),
-                    "{seed}: {}",
-                    step.text
-                );
-                let others = [Action::WaitHealthy, Action::Run];
-                let cut = matches!(step.action, Action::Cut { .. });
-                assert!(
-                    cut || others.contains(&step.action),
-                    "{seed}: {}",
-                    step.text
-                );
-            }
-        }
+        let (outage, killed) = outage_and_deaths(&scenario, k, seed);
         assert_eq!(scenario.losses, killed > k, "{seed}: {killed} die, of {k}");
         assert!(scenario.deaths, "{seed}");
         if !scenario.losses {

@@ -145,22 +145,8 @@ impl Runner<'_> {
                     self.full.insert(at);
                 }
             }
-            Action::Flood { who, kind } => {
-                for at in self.resolve(who)? {
-                    let door = self.shared.door(at).context("clients have no door")?;
-                    self.floods.push(Flood::start(*kind, at, door));
-                }
-            }
-            Action::Starve(who) => {
-                for at in self.resolve(who)? {
-                    self.shared.excuse(at, u64::MAX);
-                    self.nodes.starve(at)?;
-                }
-            }
-            Action::SetClock { who, to } => {
-                for at in self.resolve(who)? {
-                    self.nodes.set_clock(at, to)?;
-                }
+            Action::Flood { .. } | Action::Starve(_) | Action::SetClock { .. } => {
+                self.strain(&step.action)?;
             }
             Action::Join => {
                 self.lab.add()?;
@@ -219,6 +205,31 @@ impl Runner<'_> {
             | Action::SetScheme(_) => String::new(),
             _ => format!("   [{}]", names.join(" ")),
         })
+    }
+
+    /// Strains nodes that go on.
+    fn strain(&mut self, action: &Action) -> anyhow::Result<()> {
+        match action {
+            Action::Flood { who, kind } => {
+                for at in self.resolve(who)? {
+                    let door = self.shared.door(at).context("clients have no door")?;
+                    self.floods.push(Flood::start(*kind, at, door));
+                }
+            }
+            Action::Starve(who) => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.nodes.starve(at)?;
+                }
+            }
+            Action::SetClock { who, to } => {
+                for at in self.resolve(who)? {
+                    self.nodes.set_clock(at, to)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     fn cut(&mut self, from: &[usize], to: &[usize], one_way: bool) -> anyhow::Result<()> {
