@@ -41,7 +41,7 @@ pub enum Command {
     Quick,
     /// Every such scenario that `cargo test --workspace` does not run, once.
     Rest,
-    /// All scenarios and random ones, in turn, for so long.
+    /// All scenarios and random ones, in turn, for so long; it ends with totals by kind of fault and of operation.
     Long {
         /// The minutes.
         #[arg(long, default_value_t = 60)]
@@ -49,7 +49,7 @@ pub enum Command {
     },
     /// These scenarios.
     Run {
-        /// Files, or names of scenarios that come with the program.
+        /// Files, names of scenarios that come with the program, or random-SEED.
         #[arg(required = true)]
         scenarios: Vec<String>,
     },

@@ -102,9 +102,12 @@ fn named(name: &str) -> anyhow::Result<Scenario> {
     if let Some(scenario) = catalogue::named(name)? {
         return Ok(scenario);
     }
+    if let Some(seed) = random::seed_of(name) {
+        return Ok(random::scenario(seed));
+    }
     let text = std::fs::read_to_string(name).with_context(|| {
         format!(
-            "'{name}' is no file, and no scenario that comes with the program ({})",
+            "'{name}' is no file, no random-SEED, and no scenario that comes with the program ({})",
             catalogue::names().join(", ")
         )
     })?;
@@ -191,24 +194,29 @@ struct Agenda {
     /// Of the given scenarios, those that were begun.
     begun: usize,
     seed: u64,
-    /// Until then, random ones after the given.
+    /// The next is a random one.
+    turn_of_random: bool,
+    /// Until then there are random ones, too.
     until: Option<Instant>,
 }
 
 impl Agenda {
-    /// The next to run, and its seed.
+    /// The next to run, and its seed: where there is a time, given ones and random ones in turn.
     fn next(&mut self) -> Option<(Scenario, u64)> {
         let seed = self.seed;
-        let next = match self.scenarios.get(self.begun) {
-            Some(given) => Some(given.clone()),
-            None => self
-                .until
-                .filter(|until| Instant::now() < *until)
-                .map(|_| random::scenario(seed)),
-        };
-        self.begun += 1;
         self.seed += 1;
-        next.map(|scenario| (scenario, seed))
+        if self.until.is_some_and(|until| Instant::now() >= until) {
+            return None;
+        }
+        let wants_random = self.until.is_some() && self.turn_of_random;
+        self.turn_of_random = !self.turn_of_random;
+        if let Some(given) = self.scenarios.get(self.begun).filter(|_| !wants_random) {
+            self.begun += 1;
+            // A random one that was named runs as it did when it was drawn.
+            let seed = random::seed_of(&given.name).unwrap_or(seed);
+            return Some((given.clone(), seed));
+        }
+        self.until.map(|_| (random::scenario(seed), seed))
     }
 
     fn drop_the_rest(&mut self) {
@@ -227,7 +235,7 @@ impl Batch<'_> {
         }
     }
 
-    /// The given ones; then, until that time, random ones. So many at a time as the command line says.
+    /// The given ones, or, until that time, these and random ones in turn. So many at a time as the command line says.
     fn all(&mut self, scenarios: Vec<Scenario>, until: Option<Instant>) -> anyhow::Result<bool> {
         let given = scenarios.len();
         let (settings, begun) = (self.settings.clone(), self.begun);
@@ -235,6 +243,7 @@ impl Batch<'_> {
             scenarios,
             begun: 0,
             seed: settings.seed,
+            turn_of_random: false,
             until,
         });
         let verdicts = Mutex::new(Vec::new());
@@ -288,12 +297,17 @@ impl Batch<'_> {
             .iter()
             .filter(|(_, v)| !v.violations.is_empty())
             .collect();
+        let mut by_kind: BTreeMap<&str, usize> = BTreeMap::new();
+        for (kind, n) in self.verdicts.iter().flat_map(|(_, v)| &v.by_kind) {
+            *by_kind.entry(kind).or_default() += n;
+        }
         let json = serde_json::json!({
             "seed": self.settings.seed,
             "runs": self.verdicts.len(),
             "seconds": self.begun.elapsed().as_secs(),
             "faults": faults,
             "operations": sum(|v| v.operations),
+            "operations_by_kind": by_kind,
             "unknown": sum(|v| v.unknown),
             "keys_undecided": sum(|v| v.undecided),
             "violations": bad.iter().flat_map(|(seed, v)| v.violations.iter().map(move |text| {
@@ -303,18 +317,18 @@ impl Batch<'_> {
         if self.args.json {
             return println!("{json}");
         }
-        let counted: Vec<String> = faults.iter().map(|(f, n)| format!("{n} {f}")).collect();
         println!(
-            "{} runs from seed {}, {} s; faults: {}; {} operations, {} with unknown outcome, {} keys undecided; {} runs with violations",
+            "{} runs from seed {}, {} s; {} operations, {} with unknown outcome, {} keys undecided; {} runs with violations",
             self.verdicts.len(),
             self.settings.seed,
             self.begun.elapsed().as_secs(),
-            counted.join(", "),
             sum(|v| v.operations),
             sum(|v| v.unknown),
             sum(|v| v.undecided),
             bad.len()
         );
+        println!("faults: {}", run::counted(&faults));
+        println!("operations: {}", run::counted(&by_kind));
     }
 }
 
@@ -339,6 +353,16 @@ fn tell(verdict: &Verdict, seed: u64, took: Duration, left: Duration) {
         took.as_secs(),
         left.as_secs().div_ceil(60),
         folder.map_or(String::new(), |f| format!("; see {}", f.display())),
+    );
+    let mut faults: BTreeMap<&str, usize> = BTreeMap::new();
+    verdict
+        .faults
+        .iter()
+        .for_each(|f| *faults.entry(f).or_default() += 1);
+    eprintln!(
+        "     faults: {}; operations: {}",
+        run::counted(&faults),
+        run::counted(&verdict.by_kind)
     );
     verdict
         .violations

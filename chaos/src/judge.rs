@@ -50,6 +50,23 @@ pub fn worst_stall(records: &[Record], from: u64, to: u64) -> Stall {
     worst
 }
 
+/// An operation's kind, for counting.
+pub fn kind(asked: &Asked) -> &'static str {
+    match asked {
+        Asked::Get => "GET",
+        Asked::Set { .. } => "SET",
+        Asked::SetNx { .. } => "SET NX",
+        Asked::Del => "DEL",
+        Asked::Incr { .. } => "INCRBY",
+        Asked::Append { .. } => "APPEND",
+        Asked::GetDel => "GETDEL",
+        Asked::Chunk(OnChunk::Read { .. }) => "memory read",
+        Asked::Chunk(OnChunk::Write { .. }) => "memory write",
+        Asked::Chunk(OnChunk::Swap { .. }) => "compare-and-swap",
+        Asked::Chunk(OnChunk::Add { .. }) => "fetch-and-add",
+    }
+}
+
 /// The operation that empties a key, as `asked` has keys.
 fn emptied(asked: &Asked) -> Asked {
     let (from, to, value) = (0, WORDS.len() - 1, 0);

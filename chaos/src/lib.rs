@@ -14,8 +14,7 @@
 //! what was seen. [`second`] asks another checker (Porcupine) about the same history.
 //!
 //! **What it does not do.** Loss of power: a killed process keeps the kernel's page cache. Steps of the
-//! wall clock: it belongs to the whole machine. Nodes' monotonic clocks can be set apart at their start
-//! (time namespaces), no more. Loss, reordering and duplication of packets are the simulator's.
+//! monotonic clock: nodes' can be set apart at their start (time namespaces), no more. Wall clocks are set by `faketime`. Loss, reordering and duplication of packets are the simulator's.
 //!
 //! **Layout.** Start with `scenario`, then `run`, then `judge`.
 

@@ -5,6 +5,7 @@
 //! that every bucket holds something that must not get lost.
 
 pub mod files;
+pub mod flood;
 mod redis;
 pub mod region;
 mod waits;
@@ -58,6 +59,8 @@ pub struct Shared {
     excused: Mutex<Vec<u64>>,
     hangs: Mutex<Vec<String>>,
     waits: Mutex<Waits>,
+    /// Clients greet a node first: it may have no place for them.
+    greets: bool,
 }
 
 /// A lock whose holder cannot have broken anything by panicking.
@@ -66,8 +69,8 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Of a run that begins now.
-    pub fn new() -> Arc<Shared> {
+    /// Of a run that begins now. `greets`: nodes may have no place for clients, who ask for that before anything else.
+    pub fn new(greets: bool) -> Arc<Shared> {
         let start = Instant::now();
         Arc::new(Shared {
             keys: Load::new(start),
@@ -76,6 +79,7 @@ impl Shared {
             excused: Mutex::default(),
             hangs: Mutex::default(),
             waits: Mutex::default(),
+            greets,
         })
     }
 
@@ -133,7 +137,8 @@ impl Shared {
         native.collect()
     }
 
-    fn door(&self, at: usize) -> Option<SocketAddr> {
+    /// A node's door of Redis's protocol.
+    pub fn door(&self, at: usize) -> Option<SocketAddr> {
         lock(&self.doors).get(at).copied()
     }
 

@@ -1,11 +1,13 @@
 //! The nodes: `staves up` processes, each in its namespace, with its folder and its log.
 
+mod starve;
+
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -15,6 +17,7 @@ use rand::seq::IndexedRandom;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use self::starve::Starving;
 use crate::lab::{Lab, tool};
 use crate::load::files::block;
 
@@ -22,6 +25,12 @@ use crate::load::files::block;
 pub(crate) const FOLDER: &str = "staves-chaos-";
 /// Memory of each node.
 const MEMORY: &str = "192MiB";
+/// Most that its process may take: the memory, the budget of requests and answers under way, and the program.
+pub const RESIDENT_MAX: u64 = (192 + 32 + 64) << 20;
+/// The descriptors of a node that has few.
+const DESCRIPTORS: &str = "--nofile=192:192";
+/// Nodes' wall clocks at first, in turn, where they are apart.
+const WALL_CLOCKS: [&str; 5] = ["+2d", "-3d", "+0d", "+9d", "-1d"];
 /// Each data folder is a small disk of its own, in memory: it can be filled, and how fast the machine's own
 /// disk is for others decides nothing.
 const DISK: &str = "size=12m";
@@ -43,12 +52,17 @@ pub struct Setup {
     pub scheme: String,
     /// Each node's monotonic clock begins elsewhere, days apart.
     pub clocks_apart: bool,
+    /// The wall clocks are days apart, and can be set.
+    pub wall_clocks_apart: bool,
+    /// They may open few files and sockets.
+    pub few_descriptors: bool,
 }
 
 struct Node {
     child: Option<Child>,
     started: Instant,
     paused: bool,
+    starving: Option<Starving>,
     /// Bytes of its log that were looked through.
     looked_through: u64,
 }
@@ -103,6 +117,16 @@ impl Nodes {
         self.folder.join(format!("n{}", at + 1))
     }
 
+    fn clock(&self, at: usize) -> PathBuf {
+        self.folder.join(format!("n{}.clock", at + 1))
+    }
+
+    /// Sets a node's wall clock, at once, in the words of `faketime`.
+    pub fn set_clock(&self, at: usize, to: &str) -> anyhow::Result<()> {
+        let path = self.clock(at);
+        std::fs::write(&path, to).with_context(|| format!("cannot write {}", path.display()))
+    }
+
     /// Makes room for one more; it is not started yet.
     pub fn add(&mut self) -> anyhow::Result<usize> {
         let at = self.nodes.len();
@@ -115,6 +139,7 @@ impl Nodes {
             child: None,
             started: Instant::now(),
             paused: false,
+            starving: None,
             looked_through: 0,
         });
         Ok(at)
@@ -130,11 +155,7 @@ impl Nodes {
             .with_context(|| format!("cannot write {}", log.display()))?;
         let address = lab.address(at);
         let mut command = lab.command(at);
-        if self.setup.clocks_apart {
-            let days = (at + 1) * 86_400;
-            command.args(["unshare", "--time", "--monotonic", &days.to_string()]);
-            command.args(["--boottime", &days.to_string()]);
-        }
+        self.surround(&mut command, at)?;
         command
             .arg(&self.setup.program)
             .args(["up", "--listen", &format!("{address}:1600")])
@@ -172,15 +193,42 @@ impl Nodes {
         Ok(())
     }
 
-    fn signal(&self, at: usize, signal: Signal) -> anyhow::Result<()> {
+    /// The clocks and the limits that a node's process gets.
+    fn surround(&self, command: &mut Command, at: usize) -> anyhow::Result<()> {
+        if self.setup.clocks_apart {
+            let days = (at + 1) * 86_400;
+            command.args(["unshare", "--time", "--monotonic", &days.to_string()]);
+            command.args(["--boottime", &days.to_string()]);
+        }
+        if self.setup.few_descriptors {
+            command.args(["prlimit", DESCRIPTORS]);
+        }
+        if self.setup.wall_clocks_apart {
+            if !self.clock(at).exists() {
+                self.set_clock(at, WALL_CLOCKS[at % WALL_CLOCKS.len()])?;
+            }
+            command.args(["env", &preload()?, "FAKETIME_NO_CACHE=1"]);
+            command.args(["FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"]);
+            let file = self.clock(at).display().to_string();
+            command.arg(format!("FAKETIME_TIMESTAMP_FILE={file}"));
+        }
+        Ok(())
+    }
+
+    fn pid(&self, at: usize) -> anyhow::Result<Pid> {
         let child = self.nodes[at].child.as_ref();
         let child = child.with_context(|| format!("n{} does not run", at + 1))?;
-        let pid = Pid::from_raw(child.id() as i32).context("no process id")?;
+        Pid::from_raw(child.id() as i32).context("no process id")
+    }
+
+    fn signal(&self, at: usize, signal: Signal) -> anyhow::Result<()> {
+        let pid = self.pid(at)?;
         kill_process(pid, signal).with_context(|| format!("cannot signal n{}", at + 1))
     }
 
     /// SIGKILL, to all of them before the first is waited for.
     pub fn kill(&mut self, who: &[usize]) -> anyhow::Result<()> {
+        self.feed(who);
         for at in who.iter().filter(|at| self.nodes[**at].child.is_some()) {
             self.signal(*at, Signal::KILL)?;
         }
@@ -191,6 +239,28 @@ impl Nodes {
             self.nodes[*at].paused = false;
         }
         Ok(())
+    }
+
+    /// Leaves a node's process a fifth of the time, in small pieces, until it is fed or ends.
+    pub fn starve(&mut self, at: usize) -> anyhow::Result<()> {
+        let pid = self.pid(at)?;
+        self.nodes[at]
+            .starving
+            .get_or_insert_with(|| Starving::begin(pid));
+        Ok(())
+    }
+
+    /// Starves these nodes no longer.
+    pub fn feed(&mut self, who: &[usize]) {
+        for at in who {
+            self.nodes[*at].starving = None;
+        }
+    }
+
+    /// The most memory that a node's process has had, if it runs.
+    pub fn resident_max(&self, at: usize) -> Option<u64> {
+        let child = self.nodes[at].child.as_ref()?;
+        resident_max_of(&std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?)
     }
 
     /// SIGSTOP.
@@ -240,6 +310,7 @@ impl Nodes {
 
     /// SIGTERM, and its exit.
     pub fn stop(&mut self, at: usize, patience: Duration) -> anyhow::Result<ExitStatus> {
+        self.feed(&[at]);
         self.signal(at, Signal::TERM)?;
         let until = Instant::now() + patience;
         while Instant::now() < until {
@@ -258,7 +329,8 @@ impl Nodes {
     pub fn ended_by_themselves(&mut self) -> Vec<(usize, String)> {
         let mut ended = Vec::new();
         for at in 0..self.nodes.len() {
-            if let Some(child) = &mut self.nodes[at].child
+            if self.nodes[at].starving.is_none()
+                && let Some(child) = &mut self.nodes[at].child
                 && let Ok(Some(status)) = child.try_wait()
             {
                 self.nodes[at].child = None;
@@ -326,6 +398,20 @@ impl Drop for Nodes {
             let _ = tool("umount", &["-l", &self.data(at).display().to_string()]);
         }
     }
+}
+
+/// The library that gives a process another clock, as an assignment for `env`.
+fn preload() -> anyhow::Result<String> {
+    let library = tool("faketime", &["-f", "+0d", "printenv", "LD_PRELOAD"]);
+    let library = library.context("wall clocks need faketime (Debian: faketime)")?;
+    Ok(format!("LD_PRELOAD={}", library.trim()))
+}
+
+fn resident_max_of(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(1024 * line.split_whitespace().next()?.parse::<u64>().ok()?)
 }
 
 /// The memory that a process keeps blocks of files in.

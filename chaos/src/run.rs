@@ -1,6 +1,8 @@
 //! One run of a scenario, from an empty lab to a verdict.
 
-use std::collections::BTreeSet;
+mod steps;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,23 +13,21 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::seq::IndexedRandom;
 use staves_history::record;
 
 use crate::judge::{self, Stall};
-use crate::lab::{HUB, Lab};
+use crate::lab::Lab;
 use crate::load::files::{self, Files};
+use crate::load::flood::Flood;
 use crate::load::{self, Shared, region};
 use crate::nodes::{FOLDER, Nodes, Setup, is_whole, status};
-use crate::scenario::{Action, Scenario, Step, Who};
+use crate::scenario::Scenario;
 use crate::watch::Watch;
 
 /// The bound on the cluster's recovery.
 const HEALING: Duration = Duration::from_secs(90);
 /// The same, where a planted bug may be what it takes so long for.
 const HEALING_HUNTED: Duration = Duration::from_secs(20);
-/// The bound on a node's orderly stop.
-const STOPPING: Duration = Duration::from_secs(25);
 /// The process number of the reader at the end.
 const READER: u32 = 1_000_000;
 
@@ -57,6 +57,8 @@ pub struct Verdict {
     pub violations: Vec<String>,
     /// Operations in the history.
     pub operations: usize,
+    /// All operations by kind, those of readers and of floods too.
+    pub by_kind: BTreeMap<&'static str, usize>,
     /// Of these, such with an unknown outcome.
     pub unknown: usize,
     /// Keys that took too long to decide.
@@ -82,6 +84,7 @@ struct Runner<'a> {
     files: Option<Files>,
     lab: Lab,
     nodes: Nodes,
+    floods: Vec<Flood>,
     shared: Arc<Shared>,
     watch: Watch,
     rng: SmallRng,
@@ -140,14 +143,17 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
         mutant: settings.mutant.clone(),
         scheme: scenario.scheme.clone(),
         clocks_apart: scenario.clocks_apart,
+        wall_clocks_apart: scenario.wall_clocks_apart,
+        few_descriptors: scenario.few_descriptors,
     };
     let mut runner = Runner {
         scenario,
         settings,
         nodes: Nodes::new(setup, folder),
         files: None,
+        floods: Vec::new(),
         lab,
-        shared: Shared::new(),
+        shared: Shared::new(scenario.few_descriptors),
         watch: Watch::start(),
         rng: SmallRng::seed_from_u64(settings.seed),
         last: Vec::new(),
@@ -164,16 +170,22 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
     }
     runner.begin()?;
     let from = runner.shared.now();
-    let clients = match &runner.files {
+    let mut clients = match &runner.files {
         Some(files) => files.start(&runner.shared, settings.seed),
-        None => load::start(
+        None => Vec::new(),
+    };
+    if !scenario.only_files {
+        clients.extend(load::start(
             &runner.shared,
             settings.seed,
             scenario.clients,
             scenario.keys,
             scenario.memory.is_some(),
-        ),
-    };
+        ));
+    }
+    if !scenario.deaths {
+        runner.watch.miss_nobody();
+    }
     let steps = runner.steps();
     let to = runner.shared.now();
     runner.end(clients, steps)?;
@@ -414,270 +426,6 @@ impl Runner<'_> {
         }
     }
 
-    /// The nodes of a step.
-    fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
-        let running: Vec<usize> = self.nodes.running();
-        let nodes = match who {
-            Who::Nodes(nodes) => nodes.clone(),
-            Who::Random(n) => running
-                .choose_multiple(&mut self.rng, *n)
-                .copied()
-                .collect(),
-            Who::Every => (0..self.nodes.count()).collect(),
-            Who::Last => self.last.clone(),
-            Who::Leader => vec![self.leader()?],
-            Who::Clients => vec![HUB],
-        };
-        let known = |at: usize| at < self.nodes.count() || at == HUB;
-        if let Some(nobody) = nodes.iter().find(|at| !known(**at)) {
-            bail!("there is no n{}", nobody + 1);
-        }
-        if nodes.is_empty() {
-            bail!("nobody fits");
-        }
-        self.last = nodes.clone();
-        Ok(nodes)
-    }
-
-    /// The directory's leader, as soon as it is known.
-    fn leader(&self) -> anyhow::Result<usize> {
-        let until = Instant::now() + HEALING;
-        while Instant::now() < until {
-            for at in self.nodes.running() {
-                let Ok(said) = status(&self.lab.address(at)) else {
-                    continue;
-                };
-                let leader = said["nodes"].as_array().and_then(|nodes| {
-                    nodes.iter().find(|node| node["leads_directory"] == true)?["native"].as_str()
-                });
-                let place = |native: &str| {
-                    self.nodes
-                        .running()
-                        .into_iter()
-                        .find(|at| native == format!("{}:1600", self.lab.address(*at)))
-                };
-                if let Some(at) = leader.and_then(place) {
-                    return Ok(at);
-                }
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        bail!("nobody led the directory for {HEALING:?}")
-    }
-
-    fn act(&mut self, step: &Step) -> anyhow::Result<String> {
-        match &step.action {
-            Action::Kill(who) => {
-                let who = self.resolve(who)?;
-                who.iter().for_each(|at| self.shared.excuse(*at, u64::MAX));
-                let from = self.shared.now();
-                self.verdict.kills.push(from);
-                self.nodes.kill(&who)?;
-                // One alone is never more than the scheme bears.
-                if self.scenario.losses && who.len() > 1 {
-                    self.losses.push(from..self.shared.now());
-                }
-                self.down.extend(&who);
-            }
-            Action::Restart { who, forget } => {
-                for at in self.resolve(who)? {
-                    self.shared.excuse(at, u64::MAX);
-                    self.nodes.kill(&[at])?;
-                    if *forget {
-                        self.nodes.forget(at)?;
-                        self.watch.forget(at);
-                    }
-                    self.restart(at)?;
-                }
-            }
-            Action::Stop(who) => {
-                for at in self.resolve(who)? {
-                    self.stop(at)?;
-                }
-            }
-            Action::Pause(who) => {
-                for at in self.resolve(who)? {
-                    self.shared.excuse(at, u64::MAX);
-                    self.nodes.pause(at)?;
-                }
-            }
-            Action::Cut { from, to, one_way } => {
-                let (from, to) = (self.resolve(from)?, self.resolve(to)?);
-                self.cut(&from, &to, *one_way)?;
-            }
-            Action::Isolate(who) => {
-                let who = self.resolve(who)?;
-                let others: Vec<usize> = (0..self.nodes.count())
-                    .filter(|at| !who.contains(at))
-                    .collect();
-                self.cut(&who, &others, false)?;
-            }
-            Action::Slow { who, rate } => {
-                for at in self.resolve(who)? {
-                    self.shared.excuse(at, u64::MAX);
-                    self.lab.slow(at, Some(rate))?;
-                }
-            }
-            Action::Fill(who) => {
-                for at in self.resolve(who)? {
-                    self.shared.excuse(at, u64::MAX);
-                    self.nodes.fill_disk(at, true)?;
-                    self.full.insert(at);
-                }
-            }
-            Action::Join => {
-                self.lab.add()?;
-                self.add()?;
-                let at = self.nodes.count() - 1;
-                self.last = vec![at];
-                self.nodes.start(&self.lab, at, false)?;
-            }
-            Action::Drain(who) => self.command(who, "drain")?,
-            Action::TakeBack(who) => self.command(who, "resume")?,
-            Action::Roll => {
-                for at in 0..self.nodes.count() {
-                    self.stop(at)?;
-                    self.restart(at)?;
-                    if let Err(why) = self.healthy() {
-                        self.wrong(format!("after n{} was restarted: {why}", at + 1));
-                    }
-                }
-            }
-            Action::SetScheme(scheme) => {
-                self.staves(&["pool", "set", "cache", "--scheme", scheme])?;
-            }
-            Action::Overwrite => {
-                let files = self.files.as_ref().context("there are no files")?;
-                files.source.overwrite()?;
-            }
-            Action::Flip(who) => {
-                let mut flipped = 0;
-                for at in self.resolve(who)? {
-                    flipped += self.nodes.flip_bits(at, &mut self.rng)?;
-                }
-                if flipped == 0 {
-                    bail!("none of them holds anything of the files");
-                }
-                self.tell(&format!("   {flipped} bits flipped"));
-            }
-            Action::Heal => self.heal()?,
-            Action::WaitHealthy => {
-                if let Err(why) = self.healthy() {
-                    self.wrong(why);
-                }
-            }
-            Action::Run => {}
-        }
-        let name = |at: &usize| match *at {
-            HUB => "clients".to_owned(),
-            at => format!("n{}", at + 1),
-        };
-        let names: Vec<String> = self.last.iter().map(name).collect();
-        Ok(match &step.action {
-            Action::Heal
-            | Action::WaitHealthy
-            | Action::Run
-            | Action::Roll
-            | Action::Overwrite
-            | Action::SetScheme(_) => String::new(),
-            _ => format!("   [{}]", names.join(" ")),
-        })
-    }
-
-    fn cut(&mut self, from: &[usize], to: &[usize], one_way: bool) -> anyhow::Result<()> {
-        // Who is cut off from clients need not answer them.
-        for (one, others) in [(from, to), (to, from)] {
-            if one.contains(&HUB) {
-                others
-                    .iter()
-                    .for_each(|at| self.shared.excuse(*at, u64::MAX));
-            }
-        }
-        let mut cuts = self.lab.cuts().clone();
-        for (a, b) in from.iter().flat_map(|a| to.iter().map(|b| (*a, *b))) {
-            cuts.insert((a, b));
-            if !one_way {
-                cuts.insert((b, a));
-            }
-        }
-        self.lab.set_cuts(cuts)
-    }
-
-    fn stop(&mut self, at: usize) -> anyhow::Result<()> {
-        self.shared.excuse(at, u64::MAX);
-        let status = self.nodes.stop(at, STOPPING)?;
-        self.down.insert(at);
-        if !status.success() {
-            self.wrong(format!(
-                "n{} was asked to stop and ended with {status}",
-                at + 1
-            ));
-        }
-        Ok(())
-    }
-
-    fn restart(&mut self, at: usize) -> anyhow::Result<()> {
-        self.nodes.start(&self.lab, at, false)?;
-        self.down.remove(&at);
-        self.full.remove(&at);
-        self.shared.excuse(at, self.shared.now());
-        Ok(())
-    }
-
-    /// Tells the cluster what to do with nodes, by the ids that it knows them by.
-    fn command(&mut self, who: &Who, verb: &str) -> anyhow::Result<()> {
-        for at in self.resolve(who)? {
-            let native = format!("{}:1600", self.lab.address(at));
-            let said = self.staves(&["node", "list", "-o", "json"])?;
-            let said: serde_json::Value = serde_json::from_str(&said).context("no JSON")?;
-            let nodes = said.as_array().or_else(|| said["nodes"].as_array());
-            let id = nodes.and_then(|all| {
-                all.iter().find(|n| n["native"] == native.as_str())?["id"].as_u64()
-            });
-            let id = id.with_context(|| format!("the cluster does not know n{}", at + 1))?;
-            self.staves(&["node", verb, &id.to_string()])?;
-        }
-        Ok(())
-    }
-
-    fn staves(&self, args: &[&str]) -> anyhow::Result<String> {
-        let running = self
-            .nodes
-            .running()
-            .into_iter()
-            .filter(|at| self.nodes.is_running(*at));
-        let doors: Vec<String> = running
-            .map(|at| format!("{}:1600", self.lab.address(at)))
-            .collect();
-        let doors = doors.join(",");
-        let all = [&["--cluster", &doors, "--deadline", "30s"], args].concat();
-        crate::lab::tool(&self.settings.program.display().to_string(), &all)
-    }
-
-    fn undo(&mut self, step: &Step) -> anyhow::Result<()> {
-        if step.action == Action::Run {
-            return Ok(());
-        }
-        self.heal()?;
-        self.tell("   healed");
-        Ok(())
-    }
-
-    /// Ends every fault but death.
-    fn heal(&mut self) -> anyhow::Result<()> {
-        self.lab.set_cuts(BTreeSet::new())?;
-        self.nodes.resume_all()?;
-        for at in 0..self.nodes.count() {
-            self.nodes.fill_disk(at, false)?;
-            // Fails where nothing was slowed.
-            let _ = self.lab.slow(at, None);
-            if !self.down.contains(&at) {
-                self.shared.excuse(at, self.shared.now());
-            }
-        }
-        Ok(())
-    }
-
     /// Heals, brings all back, waits until all is well, ends the clients and reads every key once more.
     fn end(
         &mut self,
@@ -705,13 +453,12 @@ impl Runner<'_> {
             Ok(()) => self.tell("healthy again"),
             Err(why) => self.wrong(why),
         }
-        match &self.files {
-            Some(files) => {
-                files.read_all(&self.shared);
-                self.tell("read all files");
-            }
-            None if self.is_found() => {}
-            None => self.read_all(),
+        if let Some(files) = &self.files {
+            files.read_all(&self.shared);
+            self.tell("read all files");
+        }
+        if !self.scenario.only_files && !self.is_found() {
+            self.read_all();
         }
         Ok(())
     }
@@ -734,10 +481,19 @@ impl Runner<'_> {
         }
     }
 
+    fn count(&mut self, records: &[record::Record]) {
+        for record in records {
+            let kind = judge::kind(&record.asked);
+            *self.verdict.by_kind.entry(kind).or_default() += 1;
+        }
+    }
+
     fn judge(mut self, folder: &Path, from: u64, to: u64) -> anyhow::Result<Verdict> {
         let hangs = self.shared.hangs();
         hangs.into_iter().for_each(|hang| self.wrong(hang));
-        let records = judge::with_losses(self.shared.records(), &self.losses);
+        let records = self.shared.records();
+        self.count(&records);
+        let records = judge::with_losses(records, &self.losses);
         self.verdict.history = folder.join("history.jsonl");
         let file =
             std::fs::File::create(&self.verdict.history).context("cannot write the history")?;
@@ -747,10 +503,13 @@ impl Runner<'_> {
         violations
             .into_iter()
             .for_each(|violation| self.wrong(violation));
-        self.verdict.stall = match &self.files {
-            Some(files) => files.worst_stall(),
-            None => judge::worst_stall(&records, from, to),
-        };
+        if !self.scenario.only_files {
+            self.verdict.stall = judge::worst_stall(&records, from, to);
+        }
+        let files = self.files.as_ref().map(Files::worst_stall);
+        if let Some(stall) = files.filter(|stall| stall.length > self.verdict.stall.length) {
+            self.verdict.stall = stall;
+        }
         let wait = self.shared.worst_wait();
         if self.scenario.everywhere && wait.length > self.verdict.stall.length {
             self.verdict.stall = wait;
@@ -768,12 +527,15 @@ impl Runner<'_> {
         self.verdict.undecided = checked.undecided.len();
         if let Some(files) = &self.files {
             let (reads, stale) = files.counts();
-            self.verdict.operations = reads;
+            self.verdict.operations += reads;
+            self.verdict.by_kind.insert("read of a file", reads);
             self.tell(&format!(
                 "{reads} reads, {stale} refused for the file had changed; longest {:?}",
                 stall.length
             ));
         }
+        let kinds = counted(&self.verdict.by_kind);
+        self.tell(&format!("operations: {kinds}"));
         self.tell(&format!(
             "{} operations on {} keys, {} with unknown outcome, {} refused or not sent; longest stall {:?} ({})",
             checked.operations, checked.keys, checked.unknown,
@@ -785,4 +547,13 @@ impl Runner<'_> {
         verdict.violations.extend(watch.end());
         Ok(verdict)
     }
+}
+
+/// Counts by kind, in words.
+pub fn counted(counts: &BTreeMap<&str, usize>) -> String {
+    let each: Vec<String> = counts
+        .iter()
+        .map(|(kind, n)| format!("{n} {kind}"))
+        .collect();
+    each.join(", ")
 }

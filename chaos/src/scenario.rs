@@ -3,97 +3,31 @@
 //! ```text
 //! # What it is about.
 //! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'counted keys',
-//!                                  'clocks apart', 'memory 4+2' (a region, too), 'files' (a dataset, and
-//!                                  no clients but its readers)
+//!                                  'clocks apart' (monotonic ones), 'wall clocks apart', 'few descriptors',
+//!                                  'memory 4+2' (a region, too), 'files' (a dataset, and no clients but its
+//!                                  readers), 'files too' (a dataset beside the other clients)
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
 //! expect losses                    more is lost than the scheme bears: keys may be empty afterwards
+//! expect no deaths                 nobody is declared dead
 //! after 2s kill the directory's leader
 //! cut n1 from n2 one way for 3s
 //! restart it without its data
 //! wait until healthy
 //! ```
 //!
-//! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `every
-//! node`, or `it` and `them`: whoever the last step was about. `the clients` (and the mount beside them) can be cut off and isolated. A step with `for 3s` is undone after that
+//! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `a random follower`
+//! (not the leader), `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
+//! of them. `the clients` (and the mount beside them) can be cut off and isolated. A step with `for 3s` is undone after that
 //! time; the next begins then.
+
+mod action;
 
 use std::time::Duration;
 
+pub use self::action::{Action, Who};
 use crate::lab::NODES_MAX;
 use crate::load::Keys;
-
-/// The nodes of a step.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Who {
-    /// These, counted from 0.
-    Nodes(Vec<usize>),
-    /// So many of those that run, by the seed.
-    Random(usize),
-    /// The current leader of the directory.
-    Leader,
-    /// The nodes of the last step.
-    Last,
-    /// All.
-    Every,
-    /// Not nodes: where clients are.
-    Clients,
-}
-
-/// The action of a step.
-#[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(missing_docs)] // the file's own words
-pub enum Action {
-    Kill(Who),
-    Restart { who: Who, forget: bool },
-    Stop(Who),
-    Pause(Who),
-    Cut { from: Who, to: Who, one_way: bool },
-    Isolate(Who),
-    Slow { who: Who, rate: String },
-    Fill(Who),
-    Heal,
-    Join,
-    Drain(Who),
-    TakeBack(Who),
-    Roll,
-    SetScheme(String),
-    Overwrite,
-    Flip(Who),
-    WaitHealthy,
-    Run,
-}
-
-impl Action {
-    /// The fault's kind, for counting; `None` for what is no fault.
-    pub fn fault(&self) -> Option<&'static str> {
-        Some(match self {
-            Action::Kill(_) => "kill",
-            Action::Restart { forget: true, .. } => "restart without data",
-            Action::Restart { .. } => "restart",
-            Action::Stop(_) => "stop",
-            Action::Pause(_) => "pause",
-            Action::Cut { one_way: true, .. } => "one-way cut",
-            Action::Cut { .. } => "cut",
-            Action::Isolate(_) => "isolation",
-            Action::Slow { .. } => "slow link",
-            Action::Fill(_) => "full disk",
-            Action::Join => "join",
-            Action::Drain(_) => "drain",
-            Action::Roll => "rolling restart",
-            Action::SetScheme(_) => "scheme change",
-            Action::Overwrite => "overwriting",
-            Action::Flip(_) => "bit flips",
-            Action::Heal | Action::TakeBack(_) | Action::WaitHealthy | Action::Run => return None,
-        })
-    }
-}
-
-impl Action {
-    fn is_about_files(&self) -> bool {
-        matches!(self, Action::Overwrite | Action::Flip(_))
-    }
-}
 
 /// One step.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -123,12 +57,20 @@ pub struct Scenario {
     pub keys: Keys,
     /// The scheme of a pool with a memory region, if there is one.
     pub memory: Option<String>,
-    /// There is a dataset, and all clients read it.
+    /// There is a dataset.
     pub files: bool,
-    /// Nodes' clocks begin days apart.
+    /// All clients read the dataset; there are no others.
+    pub only_files: bool,
+    /// Nodes' monotonic clocks begin days apart.
     pub clocks_apart: bool,
+    /// Nodes' wall clocks are days apart, and can be set.
+    pub wall_clocks_apart: bool,
+    /// Nodes may open few files and sockets.
+    pub few_descriptors: bool,
     /// More is lost than the scheme bears.
     pub losses: bool,
+    /// Nodes may be declared dead.
+    pub deaths: bool,
     /// The longest time that a key may go without an answer.
     pub stall_max: Duration,
     /// The same bound holds for writes through each of the nodes that there are at first.
@@ -166,8 +108,12 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
         },
         memory: None,
         files: false,
+        only_files: false,
         clocks_apart: false,
+        wall_clocks_apart: false,
+        few_descriptors: false,
         losses: false,
+        deaths: true,
         stall_max: Duration::from_secs(12),
         everywhere: false,
         steps: Vec::new(),
@@ -190,18 +136,32 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
             scenario.steps.push(step(line).map_err(wrong)?);
         }
     }
+    complete(scenario, last)
+}
+
+/// Looks at a scenario as a whole; the number of its last line is for what is missing.
+fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
     let whole = |reason: &str| Wrong {
         line: last,
         text: "the end of the file".into(),
         reason: reason.into(),
     };
-    match (scenario.nodes, scenario.steps.is_empty()) {
-        (0, _) => Err(whole("it never says how many nodes there are ('5 nodes')")),
-        (_, true) => Err(whole("nothing happens in it")),
-        _ if !scenario.files && scenario.steps.iter().any(|s| s.action.is_about_files()) => Err(
-            whole("there are no files in it: the first line does not say 'files'"),
-        ),
-        (nodes, false) => {
+    let lacks = |word: &&str| match *word {
+        "files" => !scenario.files,
+        _ => !scenario.wall_clocks_apart,
+    };
+    let mut wanted = scenario.steps.iter().filter_map(|s| s.action.wants());
+    match (
+        scenario.nodes,
+        scenario.steps.is_empty(),
+        wanted.find(lacks),
+    ) {
+        (0, ..) => Err(whole("it never says how many nodes there are ('5 nodes')")),
+        (_, true, _) => Err(whole("nothing happens in it")),
+        (.., Some(word)) => Err(whole(&format!(
+            "there are no {word} in it: the first line does not say '{word}'"
+        ))),
+        (nodes, false, None) => {
             if scenario.clients == 0 {
                 scenario.clients = nodes + 3;
             }
@@ -220,11 +180,14 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             [n, "keys" | "key"] => scenario.keys.count = count(n, 1000)?,
             ["pool", "cache", scheme] => scenario.scheme = scheme.to_owned(),
             ["memory", scheme] => scenario.memory = Some(scheme.to_owned()),
-            ["files"] => scenario.files = true,
+            ["files"] => (scenario.files, scenario.only_files) = (true, true),
+            ["files", "too"] => scenario.files = true,
             ["clocks", "apart"] => scenario.clocks_apart = true,
+            ["wall", "clocks", "apart"] => scenario.wall_clocks_apart = true,
+            ["few", "descriptors"] => scenario.few_descriptors = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, files, clocks apart'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, files too, clocks apart, wall clocks apart, few descriptors'"
                 ));
             }
         }
@@ -239,13 +202,14 @@ fn expectation(scenario: &mut Scenario, text: &str) -> Result<(), String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     match words[..] {
         ["losses"] => scenario.losses = true,
+        ["no", "deaths"] => scenario.deaths = false,
         ["stalls", "below", t] => scenario.stall_max = time(t)?,
         ["stalls", "at", "every", "node", "below", t] => {
             (scenario.stall_max, scenario.everywhere) = (time(t)?, true);
         }
         _ => {
             return Err(
-                "one can expect 'losses', 'stalls below 8s' and 'stalls at every node below 3s'"
+                "one can expect 'losses', 'no deaths', 'stalls below 8s' and 'stalls at every node below 3s'"
                     .into(),
             );
         }
@@ -289,19 +253,12 @@ fn step(line: &str) -> Result<Step, String> {
         lasting = Some(time(t)?);
         words.truncate(words.len() - 2);
     }
-    let action = action(&words)?;
-    let undone = matches!(
-        action,
-        Action::Pause(_)
-            | Action::Cut { .. }
-            | Action::Isolate(_)
-            | Action::Slow { .. }
-            | Action::Fill(_)
-            | Action::Run
-    );
+    let action = action::action(&words)?;
     match lasting {
-        Some(_) if !undone => {
-            return Err("'for' goes with pause, cut, isolate, slow, fill and run".into());
+        Some(_) if !action.is_undone() => {
+            return Err(
+                "'for' goes with pause, cut, isolate, slow, fill, flood, starve and run".into(),
+            );
         }
         None if action == Action::Run => return Err("run for how long? 'run for 5s'".into()),
         _ => {}
@@ -314,100 +271,10 @@ fn step(line: &str) -> Result<Step, String> {
     })
 }
 
-fn action(words: &[&str]) -> Result<Action, String> {
-    let Some((verb, rest)) = words.split_first() else {
-        return Err("nothing is to be done".into());
-    };
-    Ok(match (*verb, rest) {
-        (verb, [.., "the", "clients"]) if !matches!(verb, "cut" | "isolate") => {
-            return Err("clients can only be isolated, and cut off".into());
-        }
-        ("kill", rest) => Action::Kill(who(rest)?),
-        ("restart", [rest @ .., "without", "its" | "their", "data"]) => Action::Restart {
-            who: who(rest)?,
-            forget: true,
-        },
-        ("restart", rest) => Action::Restart {
-            who: who(rest)?,
-            forget: false,
-        },
-        ("stop", rest) => Action::Stop(who(rest)?),
-        ("pause", rest) => Action::Pause(who(rest)?),
-        ("isolate", rest) => Action::Isolate(who(rest)?),
-        ("cut", rest) => cut(rest)?,
-        ("slow", [rest @ .., "to", rate]) => Action::Slow {
-            who: who(rest)?,
-            rate: (*rate).to_owned(),
-        },
-        ("fill", ["the", "disk", "of", rest @ ..]) => Action::Fill(who(rest)?),
-        ("drain", rest) => Action::Drain(who(rest)?),
-        ("take", [rest @ .., "back"]) => Action::TakeBack(who(rest)?),
-        ("set", ["pool", "cache", "to", scheme]) => Action::SetScheme((*scheme).to_owned()),
-        ("overwrite", ["the", "files"]) => Action::Overwrite,
-        ("flip", ["bits", "of", rest @ ..]) => Action::Flip(who(rest)?),
-        ("heal", []) => Action::Heal,
-        ("join", ["a", "node"]) => Action::Join,
-        ("roll", ["every", "node"]) => Action::Roll,
-        ("wait", ["until", "healthy"]) => Action::WaitHealthy,
-        ("run", []) => Action::Run,
-        _ => {
-            return Err("one can kill, restart, stop, pause, isolate, drain WHO; take WHO back; cut WHO from WHO [one way]; slow WHO to 1mbit; \
-                 fill the disk of WHO; join a node; roll every node; set pool cache to 1+1; overwrite the files; flip bits of WHO; heal; wait until healthy; run for 5s"
-                .into());
-        }
-    })
-}
-
-fn cut(words: &[&str]) -> Result<Action, String> {
-    let (words, one_way) = match words {
-        [rest @ .., "one", "way"] => (rest, true),
-        rest => (rest, false),
-    };
-    let at = words
-        .iter()
-        .position(|w| *w == "from")
-        .ok_or("cut WHO from WHO")?;
-    Ok(Action::Cut {
-        from: who(&words[..at])?,
-        to: who(&words[at + 1..])?,
-        one_way,
-    })
-}
-
-fn who(words: &[&str]) -> Result<Who, String> {
-    Ok(match words {
-        ["a", "random", "node"] => Who::Random(1),
-        [n, "random", "nodes"] => match *n {
-            "two" => Who::Random(2),
-            "three" => Who::Random(3),
-            n => Who::Random(count(n, NODES_MAX)?),
-        },
-        ["the", "directory's", "leader"] => Who::Leader,
-        ["it" | "them"] => Who::Last,
-        ["every", "node"] => Who::Every,
-        ["the", "clients"] => Who::Clients,
-        names => {
-            let names = names.iter().filter(|n| **n != "and");
-            let one = |name: &&str| {
-                let name = name.trim_end_matches(',');
-                let n = name
-                    .strip_prefix('n')
-                    .and_then(|n| count(n, NODES_MAX).ok());
-                n.map(|n| n - 1).ok_or_else(|| {
-                    format!("'{name}' is nobody; say n1, 'a random node', 'the directory's leader', 'every node' or 'it'")
-                })
-            };
-            match names.map(one).collect::<Result<Vec<_>, _>>()? {
-                nobody if nobody.is_empty() => return Err("who?".into()),
-                nodes => Who::Nodes(nodes),
-            }
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::flood::FloodKind;
 
     #[test]
     fn sentences_are_understood() {
@@ -460,6 +327,34 @@ mod tests {
     }
 
     #[test]
+    fn sentences_about_floods_and_clocks_are_understood() {
+        let text = "5 nodes, memory 2+1, files too, wall clocks apart, few descriptors\nexpect no deaths\n\
+            flood the directory's leader with unfinished values for 3s\nflood n1 and n2 with reads\nstarve every node for 2s\n\
+            set the clock of n2 3d behind\nset the clock of every node right\ncut two random followers from the directory's leader one way for 1s\n";
+        let s = parse("x", text).expect("it parses");
+        assert!(s.files && !s.only_files && s.wall_clocks_apart && s.few_descriptors && !s.deaths);
+        let actions: Vec<Action> = s.steps.into_iter().map(|step| step.action).collect();
+        let flood = |who, kind| Action::Flood { who, kind };
+        let clock = |who, to: &str| Action::SetClock { who, to: to.into() };
+        let cut = Action::Cut {
+            from: Who::Followers(2),
+            to: Who::Leader,
+            one_way: true,
+        };
+        assert_eq!(
+            actions,
+            [
+                flood(Who::Leader, FloodKind::Unfinished),
+                flood(Who::Nodes(vec![0, 1]), FloodKind::Reads),
+                Action::Starve(Who::Every),
+                clock(Who::Nodes(vec![1]), "-3d"),
+                clock(Who::Every, "+0d"),
+                cut
+            ]
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_told_with_its_line() {
         for (text, line, says) in [
             ("5 node\nfly n1", 2, "one can kill"),
@@ -475,6 +370,14 @@ mod tests {
             ("5 nodes\nkill the clients", 2, "clients can only be"),
             ("5 nodes\noverwrite the files", 2, "no files in it"),
             ("5 nodes\nflip bits of n1", 2, "no files in it"),
+            (
+                "5 nodes\nset the clock of n1 2d ahead",
+                2,
+                "no wall clocks apart",
+            ),
+            ("5 nodes\nset the clock of n1 2 ahead", 2, "from 1 to"),
+            ("5 nodes\nflood n1 with tears", 2, "can be flooded with"),
+            ("5 nodes\nflood with reads", 2, "who?"),
             ("99 nodes\nkill n1", 1, "from 1 to"),
             ("kill n1", 1, "first line"),
             ("5 nodes\n", 1, "nothing happens"),

@@ -1,7 +1,7 @@
 //! The nodes' views of the directory while things break: terms and revisions never go back, and a
 //! term has one leader.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -20,6 +20,10 @@ pub struct Seen {
     highest: BTreeMap<usize, (u64, u64)>,
     /// By term: who led it.
     leaders: BTreeMap<u64, u64>,
+    /// Nobody is meant to be declared dead.
+    misses_nobody: bool,
+    /// Those of whom it was reported that they were.
+    dead: BTreeSet<String>,
     violations: Vec<String>,
 }
 
@@ -44,6 +48,14 @@ impl Seen {
             self.violations.push(text);
         }
         *before = (term, revision);
+        let nodes = said["nodes"].as_array().into_iter().flatten();
+        for node in nodes.filter(|node| self.misses_nobody && node["up"] == false) {
+            let native = node["native"].as_str().unwrap_or_default();
+            if self.dead.insert(native.to_owned()) {
+                let text = format!("{native} was declared dead, as n{} has it", at + 1);
+                self.violations.push(text);
+            }
+        }
         if let Some(leader) = number("/directory/leader") {
             let first = *self.leaders.entry(term).or_insert(leader);
             if first != leader {
@@ -114,6 +126,14 @@ impl Watch {
             .forget(at);
     }
 
+    /// From now on nobody may be declared dead.
+    pub fn miss_nobody(&self) {
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .misses_nobody = true;
+    }
+
     /// The violations so far.
     pub fn violations(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -159,5 +179,19 @@ mod tests {
         seen.forget(1);
         seen.take(1, &said(0, 0, 0));
         assert_eq!(seen.violations.len(), 3, "{:?}", seen.violations);
+    }
+
+    #[test]
+    fn deaths_are_seen_where_nobody_may_die() {
+        let mut seen = Seen::default();
+        let mut said = said(1, 1, 1);
+        said["nodes"] =
+            serde_json::json!([{"native": "a", "up": true}, {"native": "b", "up": false}]);
+        seen.take(0, &said);
+        assert_eq!(seen.violations, Vec::<String>::new());
+        seen.misses_nobody = true;
+        seen.take(0, &said);
+        seen.take(1, &said);
+        assert_eq!(seen.violations, ["b was declared dead, as n1 has it"]);
     }
 }

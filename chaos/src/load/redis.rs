@@ -59,8 +59,12 @@ impl Redis {
             Some(home) => home,
             None => self.random.below(self.shared.doors().max(1) as u64) as usize,
         };
-        let resp = Resp::connect(self.shared.door(at)?, CONNECT, self.patience);
-        Some((at, resp.ok()?))
+        let mut resp = Resp::connect(self.shared.door(at)?, CONNECT, self.patience).ok()?;
+        // Else nobody would know what became of a command that was sent to a node without a place for it.
+        if self.shared.greets && resp.call(&[b"PING"]).ok()? != Reply::Simple("PONG".into()) {
+            return None;
+        }
+        Some((at, resp))
     }
 }
 

@@ -141,7 +141,7 @@ mod tests {
     fn files_are_overwritten_in_place_and_by_renaming() {
         use std::os::unix::fs::MetadataExt;
         let folder = tempfile::tempdir().expect("a folder");
-        let source = Source::make(&folder.path().join("s"), &Shared::new()).expect("made");
+        let source = Source::make(&folder.path().join("s"), &Shared::new(false)).expect("made");
         let look = |number| {
             let path = source.folder().join(name(number));
             let inode = std::fs::metadata(&path).expect("there").ino();

@@ -1,0 +1,355 @@
+//! The steps of a run: who is meant, what is done to them, and how it is undone.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rand::seq::IndexedRandom;
+
+use super::{HEALING, Runner};
+use crate::lab::HUB;
+use crate::load::flood::Flood;
+use crate::nodes::{RESIDENT_MAX, status};
+use crate::scenario::{Action, Step, Who};
+
+/// The bound on a node's orderly stop.
+const STOPPING: Duration = Duration::from_secs(25);
+
+impl Runner<'_> {
+    /// The nodes of a step.
+    fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
+        self.resolve_but(who, &[])
+    }
+
+    /// The nodes of a step; those that are chosen are none of `but`, if there are others.
+    fn resolve_but(&mut self, who: &Who, but: &[usize]) -> anyhow::Result<Vec<usize>> {
+        let mut running: Vec<usize> = self.nodes.running();
+        if running.iter().any(|at| !but.contains(at)) {
+            running.retain(|at| !but.contains(at));
+        }
+        let nodes = match who {
+            Who::Nodes(nodes) => nodes.clone(),
+            Who::Random(n) => running
+                .choose_multiple(&mut self.rng, *n)
+                .copied()
+                .collect(),
+            Who::Every => (0..self.nodes.count()).collect(),
+            Who::Last => self.last.clone(),
+            Who::Leader => vec![self.leader()?],
+            Who::Followers(n) => {
+                let leader = self.leader()?;
+                running.retain(|at| *at != leader);
+                running
+                    .choose_multiple(&mut self.rng, *n)
+                    .copied()
+                    .collect()
+            }
+            Who::Clients => vec![HUB],
+        };
+        let known = |at: usize| at < self.nodes.count() || at == HUB;
+        if let Some(nobody) = nodes.iter().find(|at| !known(**at)) {
+            bail!("there is no n{}", nobody + 1);
+        }
+        if nodes.is_empty() {
+            bail!("nobody fits");
+        }
+        self.last = nodes.clone();
+        Ok(nodes)
+    }
+
+    /// The directory's leader, as soon as it is known.
+    fn leader(&self) -> anyhow::Result<usize> {
+        let until = Instant::now() + HEALING;
+        while Instant::now() < until {
+            for at in self.nodes.running() {
+                let Ok(said) = status(&self.lab.address(at)) else {
+                    continue;
+                };
+                let leader = said["nodes"].as_array().and_then(|nodes| {
+                    nodes.iter().find(|node| node["leads_directory"] == true)?["native"].as_str()
+                });
+                let place = |native: &str| {
+                    self.nodes
+                        .running()
+                        .into_iter()
+                        .find(|at| native == format!("{}:1600", self.lab.address(*at)))
+                };
+                if let Some(at) = leader.and_then(place) {
+                    return Ok(at);
+                }
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        bail!("nobody led the directory for {HEALING:?}")
+    }
+
+    pub(super) fn act(&mut self, step: &Step) -> anyhow::Result<String> {
+        match &step.action {
+            Action::Kill(who) => {
+                let who = self.resolve(who)?;
+                who.iter().for_each(|at| self.shared.excuse(*at, u64::MAX));
+                let from = self.shared.now();
+                self.verdict.kills.push(from);
+                self.nodes.kill(&who)?;
+                // One alone is never more than the scheme bears.
+                if self.scenario.losses && who.len() > 1 {
+                    self.losses.push(from..self.shared.now());
+                }
+                self.down.extend(&who);
+            }
+            Action::Restart { who, forget } => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.nodes.kill(&[at])?;
+                    if *forget {
+                        self.nodes.forget(at)?;
+                        self.watch.forget(at);
+                    }
+                    self.restart(at)?;
+                }
+            }
+            Action::Stop(who) => {
+                for at in self.resolve(who)? {
+                    self.stop(at)?;
+                }
+            }
+            Action::Pause(who) => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.nodes.pause(at)?;
+                }
+            }
+            Action::Cut { from, to, one_way } => {
+                let from = self.resolve(from)?;
+                let to = self.resolve_but(to, &from)?;
+                self.last = [&from[..], &to].concat();
+                self.cut(&from, &to, *one_way)?;
+            }
+            Action::Isolate(who) => {
+                let who = self.resolve(who)?;
+                let others: Vec<usize> = (0..self.nodes.count())
+                    .filter(|at| !who.contains(at))
+                    .collect();
+                self.cut(&who, &others, false)?;
+            }
+            Action::Slow { who, rate } => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.lab.slow(at, Some(rate))?;
+                }
+            }
+            Action::Fill(who) => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.nodes.fill_disk(at, true)?;
+                    self.full.insert(at);
+                }
+            }
+            Action::Flood { .. } | Action::Starve(_) | Action::SetClock { .. } => {
+                self.strain(&step.action)?;
+            }
+            Action::Join => {
+                self.lab.add()?;
+                self.add()?;
+                let at = self.nodes.count() - 1;
+                self.last = vec![at];
+                self.nodes.start(&self.lab, at, false)?;
+            }
+            Action::Drain(who) => self.command(who, "drain")?,
+            Action::TakeBack(who) => self.command(who, "resume")?,
+            Action::Roll => {
+                for at in 0..self.nodes.count() {
+                    self.stop(at)?;
+                    self.restart(at)?;
+                    if let Err(why) = self.healthy() {
+                        self.wrong(format!("after n{} was restarted: {why}", at + 1));
+                    }
+                }
+            }
+            Action::SetScheme(scheme) => {
+                self.staves(&["pool", "set", "cache", "--scheme", scheme])?;
+            }
+            Action::Overwrite => {
+                let files = self.files.as_ref().context("there are no files")?;
+                files.source.overwrite()?;
+            }
+            Action::Flip(who) => {
+                let mut flipped = 0;
+                for at in self.resolve(who)? {
+                    flipped += self.nodes.flip_bits(at, &mut self.rng)?;
+                }
+                if flipped == 0 {
+                    bail!("none of them holds anything of the files");
+                }
+                self.tell(&format!("   {flipped} bits flipped"));
+            }
+            Action::Heal => self.heal()?,
+            Action::WaitHealthy => {
+                if let Err(why) = self.healthy() {
+                    self.wrong(why);
+                }
+            }
+            Action::Run => {}
+        }
+        let name = |at: &usize| match *at {
+            HUB => "clients".to_owned(),
+            at => format!("n{}", at + 1),
+        };
+        let names: Vec<String> = self.last.iter().map(name).collect();
+        Ok(match &step.action {
+            Action::Heal
+            | Action::WaitHealthy
+            | Action::Run
+            | Action::Roll
+            | Action::Overwrite
+            | Action::SetScheme(_) => String::new(),
+            _ => format!("   [{}]", names.join(" ")),
+        })
+    }
+
+    /// Strains nodes that go on.
+    fn strain(&mut self, action: &Action) -> anyhow::Result<()> {
+        match action {
+            Action::Flood { who, kind } => {
+                for at in self.resolve(who)? {
+                    let door = self.shared.door(at).context("clients have no door")?;
+                    self.floods.push(Flood::start(*kind, at, door));
+                }
+            }
+            Action::Starve(who) => {
+                for at in self.resolve(who)? {
+                    self.shared.excuse(at, u64::MAX);
+                    self.nodes.starve(at)?;
+                }
+            }
+            Action::SetClock { who, to } => {
+                for at in self.resolve(who)? {
+                    self.nodes.set_clock(at, to)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, from: &[usize], to: &[usize], one_way: bool) -> anyhow::Result<()> {
+        // Who is cut off from clients need not answer them.
+        for (one, others) in [(from, to), (to, from)] {
+            if one.contains(&HUB) {
+                others
+                    .iter()
+                    .for_each(|at| self.shared.excuse(*at, u64::MAX));
+            }
+        }
+        let mut cuts = self.lab.cuts().clone();
+        let pairs = from.iter().flat_map(|a| to.iter().map(|b| (*a, *b)));
+        for (a, b) in pairs.filter(|(a, b)| a != b) {
+            cuts.insert((a, b));
+            if !one_way {
+                cuts.insert((b, a));
+            }
+        }
+        self.lab.set_cuts(cuts)
+    }
+
+    fn stop(&mut self, at: usize) -> anyhow::Result<()> {
+        self.shared.excuse(at, u64::MAX);
+        let status = self.nodes.stop(at, STOPPING)?;
+        self.down.insert(at);
+        if !status.success() {
+            self.wrong(format!(
+                "n{} was asked to stop and ended with {status}",
+                at + 1
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn restart(&mut self, at: usize) -> anyhow::Result<()> {
+        self.nodes.start(&self.lab, at, false)?;
+        self.down.remove(&at);
+        self.full.remove(&at);
+        self.shared.excuse(at, self.shared.now());
+        Ok(())
+    }
+
+    /// Tells the cluster what to do with nodes, by the ids that it knows them by.
+    fn command(&mut self, who: &Who, verb: &str) -> anyhow::Result<()> {
+        for at in self.resolve(who)? {
+            let native = format!("{}:1600", self.lab.address(at));
+            let said = self.staves(&["node", "list", "-o", "json"])?;
+            let said: serde_json::Value = serde_json::from_str(&said).context("no JSON")?;
+            let nodes = said.as_array().or_else(|| said["nodes"].as_array());
+            let id = nodes.and_then(|all| {
+                all.iter().find(|n| n["native"] == native.as_str())?["id"].as_u64()
+            });
+            let id = id.with_context(|| format!("the cluster does not know n{}", at + 1))?;
+            self.staves(&["node", verb, &id.to_string()])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn staves(&self, args: &[&str]) -> anyhow::Result<String> {
+        let running = self
+            .nodes
+            .running()
+            .into_iter()
+            .filter(|at| self.nodes.is_running(*at));
+        let doors: Vec<String> = running
+            .map(|at| format!("{}:1600", self.lab.address(at)))
+            .collect();
+        let doors = doors.join(",");
+        let all = [&["--cluster", &doors, "--deadline", "30s"], args].concat();
+        crate::lab::tool(&self.settings.program.display().to_string(), &all)
+    }
+
+    pub(super) fn undo(&mut self, step: &Step) -> anyhow::Result<()> {
+        if step.action == Action::Run {
+            return Ok(());
+        }
+        self.heal()?;
+        self.tell("   healed");
+        Ok(())
+    }
+
+    /// Ends every fault but death.
+    pub(super) fn heal(&mut self) -> anyhow::Result<()> {
+        self.lab.set_cuts(BTreeSet::new())?;
+        self.nodes.resume_all()?;
+        let all: Vec<usize> = (0..self.nodes.count()).collect();
+        self.nodes.feed(&all);
+        for flood in std::mem::take(&mut self.floods) {
+            self.end_flood(flood);
+        }
+        for at in 0..self.nodes.count() {
+            self.nodes.fill_disk(at, false)?;
+            // Fails where nothing was slowed.
+            let _ = self.lab.slow(at, None);
+            if !self.down.contains(&at) {
+                self.shared.excuse(at, self.shared.now());
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a flood, and looks whether its node has taken more memory than it may.
+    fn end_flood(&mut self, flood: Flood) {
+        let (at, kind, (connections, commands)) = (flood.at, flood.kind.words(), flood.counts());
+        drop(flood);
+        let most = self.nodes.resident_max(at).unwrap_or_default();
+        let node = format!("n{} under a flood of {kind}", at + 1);
+        self.tell(&format!(
+            "   {node}: {connections} connections, {commands} answers, at most {} MiB of memory",
+            most >> 20
+        ));
+        if most > RESIDENT_MAX {
+            let (took, may) = (most >> 20, RESIDENT_MAX >> 20);
+            self.wrong(format!(
+                "{node} took {took} MiB of memory, and may take {may} MiB"
+            ));
+        }
+        let counts = &mut self.verdict.by_kind;
+        *counts.entry("connection of a flood").or_default() += connections;
+        *counts.entry("command of a flood").or_default() += commands;
+    }
+}
