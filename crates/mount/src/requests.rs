@@ -26,7 +26,7 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel sends ahead of programs at most.
 const BACKGROUND_MAX: u16 = 64;
 
-/// What a program looks for with lseek, by Linux's numbers; the kernel answers for the others itself.
+/// The two seeks of lseek that a mount is asked for, by Linux's numbers.
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 

@@ -30,7 +30,7 @@ pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Re
     let held = held(&session.client, &map, pool, &files, until);
     let held = session.runtime.block_on(held);
     let pinned = pins(known(&map, name)?, name);
-    let shown = Shown::of(&data, &map, &files, &held, &pinned);
+    let shown = DatasetSums::of(&data, &map, &files, &held, &pinned);
     let mut answer = shown.as_json(&map, each);
     let mut warnings = Vec::new();
     if !held.silent.is_empty() {
@@ -51,17 +51,17 @@ pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Re
 }
 
 /// The files of a dataset with what is in memory of them, and the sums of it.
-struct Shown<'a> {
+struct DatasetSums<'a> {
     dataset: &'a str,
     source: String,
-    files: Vec<ShownFile<'a>>,
+    files: Vec<FileSums<'a>>,
     bytes: u64,
     here: u64,
     /// Bytes that each node has.
     nodes: BTreeMap<NodeId, u64>,
 }
 
-struct ShownFile<'a> {
+struct FileSums<'a> {
     file: &'a OpenFile,
     path: String,
     here: u64,
@@ -69,14 +69,14 @@ struct ShownFile<'a> {
     pinned: bool,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> DatasetSums<'a> {
     fn of(
         data: &'a Dataset,
         map: &ClusterMap,
         files: &'a [FoundFile],
         held: &ResidentBlocks,
         pins: &[&Pin],
-    ) -> Shown<'a> {
+    ) -> DatasetSums<'a> {
         let pinned: HashSet<_> = pins
             .iter()
             .map(|pin| (&pin.path, &pin.version, pin.size))
@@ -94,7 +94,7 @@ impl<'a> Shown<'a> {
             for (node, bytes) in &by_node {
                 *nodes.entry(*node).or_default() += bytes;
             }
-            shown.push(ShownFile {
+            shown.push(FileSums {
                 file,
                 path: found.path(),
                 here: held.here(file),
@@ -102,7 +102,7 @@ impl<'a> Shown<'a> {
                 pinned: pinned.contains(&(&of.path, &of.version, of.size)),
             });
         }
-        Shown {
+        DatasetSums {
             dataset: data.name(),
             source: source_of(data),
             bytes: shown.iter().map(|file| file.file.size()).sum(),
@@ -114,8 +114,7 @@ impl<'a> Shown<'a> {
 
     /// The number of files, and of those that are wholly in memory, in part, and pinned. An empty file is there always.
     fn counts(&self) -> [usize; 4] {
-        let of =
-            |which: &dyn Fn(&ShownFile) -> bool| self.files.iter().filter(|f| which(f)).count();
+        let of = |which: &dyn Fn(&FileSums) -> bool| self.files.iter().filter(|f| which(f)).count();
         let whole = of(&|f| f.here == f.file.size());
         let some = of(&|f| f.here > 0 && f.here < f.file.size());
         [self.files.len(), whole, some, of(&|f| f.pinned)]
@@ -123,7 +122,7 @@ impl<'a> Shown<'a> {
 
     /// Pinned files that are not all in memory.
     fn lacking_pinned(&self) -> BTreeSet<String> {
-        let lacks = |f: &&ShownFile| f.pinned && f.here < f.file.size();
+        let lacks = |f: &&FileSums| f.pinned && f.here < f.file.size();
         let lacking = self.files.iter().filter(lacks);
         lacking.map(|file| file.path.clone()).collect()
     }

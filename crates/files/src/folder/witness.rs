@@ -48,14 +48,14 @@ pub struct Witness(Mutex<Watches>);
 #[derive(Debug, Default)]
 struct Watches {
     inotify: Option<OwnedFd>,
-    files: HashMap<Inode, Watched>,
+    files: HashMap<Inode, WatchedFile>,
     by_watch: HashMap<i32, Inode>,
     turn: u64,
 }
 
 /// A file without a write since the watch began.
 #[derive(Clone, Debug)]
-struct Watched {
+struct WatchedFile {
     watch: i32,
     /// The version that it had then.
     version: String,
@@ -116,7 +116,7 @@ impl Witness {
     }
 
     /// A watched file, if it may still be what it was.
-    fn known(&self, seen: &Statx) -> Option<Watched> {
+    fn known(&self, seen: &Statx) -> Option<WatchedFile> {
         let mut all = self.0.lock();
         all.drain();
         let known = all.files.get(&inode(seen))?.clone();
@@ -160,7 +160,7 @@ impl Watches {
             let oldest = oldest.map(|(inode, _)| *inode);
             oldest.into_iter().for_each(|inode| self.forget(inode));
         }
-        let watched = Watched {
+        let watched = WatchedFile {
             watch,
             version: version(seen),
             size: seen.stx_size,
