@@ -98,6 +98,8 @@ impl Files for Tree {
             mode: 0o755,
             version: Version([1, 2]),
             fresh: false,
+            has_holes: false,
+            links: 1,
         })
     }
 

@@ -11,6 +11,9 @@ use crate::output::bytes;
 /// The line that a mount's process prints once it serves.
 pub const SERVING: &str = "serving";
 
+/// The line before it, where no node answers.
+pub const WITHOUT_NODES: &str = "without nodes";
+
 /// Bytes by where they came from. What is fetched ahead of a reader counts as it comes, read or not, and again where
 /// it is then read from memory on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

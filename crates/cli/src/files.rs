@@ -2,8 +2,8 @@
 
 mod held;
 mod preload;
+mod show;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,13 +11,11 @@ use anyhow::Context;
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
-use staves_client::{Dataset, Kind, OpenFile, SourceError};
-use staves_model::{Change, ClusterMap, NodeId, Pin, Pool};
-use staves_node::status::{NodeStatus, StatusReport};
+use staves_client::{Dataset, Kind, OpenFile, SourceError, Stat};
+use staves_model::{Change, ClusterMap, Pin, Pool};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
-use self::held::{held, percent};
 use crate::confirm::confirmed;
 use crate::pool::{goes_on, in_use};
 use staves_cli_common::cluster::Cluster;
@@ -33,10 +31,13 @@ const DEPTH_MAX: usize = 64;
 pub enum Files {
     /// All datasets
     List,
-    /// One dataset: its files, and how much of each is in memory
+    /// One dataset: how much of it is in memory, and on which nodes
     Show {
         /// Its name
         dataset: String,
+        /// Also each of its files
+        #[arg(long)]
+        files: bool,
     },
     /// Bring files into memory before anybody reads them; what is there already is not fetched again. It fails if not all of them are in
     /// memory then, and says why
@@ -71,7 +72,7 @@ pub enum Files {
 pub fn run(session: &Cluster, command: &Files, out: Format) -> anyhow::Result<()> {
     match command {
         Files::List => list(session, out),
-        Files::Show { dataset } => show(session, dataset, out),
+        Files::Show { dataset, files } => show::run(session, dataset, *files, out),
         Files::Preload {
             dataset,
             paths,
@@ -281,151 +282,66 @@ impl FoundFile {
     }
 }
 
-/// All files below some paths of a dataset, opened.
+/// All files below some paths of a dataset, opened. A folder's files are opened as its list has them: looked at one by one, many
+/// would take longer than anybody waits.
 fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<FoundFile>> {
     let source = source_of(data);
-    let mut todo: Vec<(Vec<u8>, usize)> = match paths {
-        [] => vec![(Vec::new(), 0)],
-        paths => paths
-            .iter()
-            .map(|path| Ok((within(below_source(&source, path))?, 0)))
-            .collect::<anyhow::Result<_>>()?,
+    let mut found = FilesBelow {
+        data,
+        files: Vec::new(),
+        folders: Vec::new(),
     };
-    let mut files = Vec::new();
-    let mut seen = BTreeSet::new();
-    while let Some((path, depth)) = todo.pop() {
+    let root = [String::new()];
+    let paths = if paths.is_empty() { &root[..] } else { paths };
+    for path in paths {
+        let path = within(below_source(&source, path))?;
         let stat = data.stat(&path).map_err(no_source)?;
-        match stat.kind {
-            Kind::File { fresh, .. } => {
-                if seen.insert(path.clone()) {
-                    let file = data.open(&path);
-                    let file = file.map_err(no_source)?;
-                    files.push(FoundFile { file, fresh });
-                }
-            }
-            Kind::Folder if depth < DEPTH_MAX => {
-                let names = data.list(&path);
-                for (name, _) in names.map_err(no_source)? {
-                    let below = match path.is_empty() {
-                        true => name,
-                        false => [&path[..], b"/", &name].concat(),
-                    };
-                    todo.push((below, depth + 1));
-                }
-            }
-            // Links are shown, never followed; that one was asked for by its name must be said.
-            Kind::Link(to) if depth == 0 => {
-                let text = format!(
-                    "{} is a link to {}: give the path of what it leads to, if that is in the dataset",
-                    String::from_utf8_lossy(&path),
-                    String::from_utf8_lossy(&to)
-                );
-                return Err(Failure::Own(Own::Usage, text).into());
-            }
-            Kind::Folder | Kind::Link(_) => {}
+        // Links are shown, never followed; that one was asked for by its name must be said.
+        if let Kind::Link(to) = &stat.kind {
+            let text = format!(
+                "{} is a link to {}: give the path of what it leads to, if that is in the dataset",
+                String::from_utf8_lossy(&path),
+                String::from_utf8_lossy(to)
+            );
+            return Err(Failure::Own(Own::Usage, text).into());
+        }
+        found.add(path, &stat, 0);
+    }
+    while let Some((path, depth)) = found.folders.pop() {
+        for (name, stat) in data.list(&path).map_err(no_source)? {
+            let below = match path.is_empty() {
+                true => name,
+                false => [&path[..], b"/", &name].concat(),
+            };
+            found.add(below, &stat, depth + 1);
         }
     }
+    let mut files = found.files;
     files.sort_by(|a, b| a.file.version().path.cmp(&b.file.version().path));
+    // A folder and a file in it may both have been given.
+    files.dedup_by(|a, b| a.file.version().path == b.file.version().path);
     Ok(files)
 }
 
-fn show(session: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
-    let data = open(session, name)?;
-    let (pool, map) = data.pool();
-    let asked = data.clone();
-    let found = aside(move || files_below(&asked, &[]))?;
-    let found = async { timeout_at(session.until.into(), found).await };
-    let files = session.runtime.block_on(found);
-    let files = files.map_err(|_| late(session, &source_of(&data)))?;
-    let files = files.context("the thread that asks the source ended")??;
-    let until = Instant::now() + session.left() * 4 / 5;
-    let held = held(&session.client, &map, pool, &files, until);
-    let held = session.runtime.block_on(held);
-    let pinned = pins(known(&map, name)?, name);
-    let is_pinned = |file: &OpenFile| {
-        let of = file.version();
-        let mut pins = pinned.iter();
-        pins.any(|pin| pin.path == of.path && pin.version == of.version && pin.size == of.size)
-    };
-    let rows: Vec<_> = files
-        .iter()
-        .map(|found| {
-            let file = &found.file;
-            (found, held.here(file), held.by_node(file), is_pinned(file))
-        })
-        .collect();
-    let size: u64 = files.iter().map(|found| found.file.size()).sum();
-    let here: u64 = rows.iter().map(|(_, here, ..)| here).sum();
-    let mut answer = json!({
-        "dataset": name,
-        "bytes": size,
-        "in_memory_bytes": here,
-        "files": rows.iter().map(|(found, here, nodes, pinned)| json!({
-            "path": found.path(), "bytes": found.file.size(), "in_memory_bytes": here, "pinned": pinned,
-            "nodes": nodes.keys().map(|n| n.0).collect::<Vec<_>>(),
-            "node_bytes": nodes.iter().map(|(n, b)| (n.to_string(), *b)).collect::<BTreeMap<_, _>>(),
-        })).collect::<Vec<_>>(),
-    });
-    let mut warnings = Vec::new();
-    if !held.silent.is_empty() {
-        warnings.push(held.silence());
-    }
-    let lacks = |(found, here, _, pinned): &(&FoundFile, u64, _, bool)| {
-        let lacks = *pinned && *here < found.file.size();
-        lacks.then(|| found.path())
-    };
-    let lacking: BTreeSet<String> = rows.iter().filter_map(lacks).collect();
-    if !lacking.is_empty() {
-        let status = session.status_by(session.until);
-        warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
-    }
-    if !warnings.is_empty() {
-        output::warn(out, &mut answer, warnings.join("; "));
-    }
-    output::answer(out, &answer, |_| {
-        let lines = rows.iter().map(|(found, here, nodes, pinned)| {
-            let file = &found.file;
-            let share = |(node, bytes): (&NodeId, &u64)| {
-                format!("{node}: {}", percent(*bytes, file.size()))
-            };
-            let nodes: Vec<String> = nodes.iter().map(share).collect();
-            vec![
-                found.path(),
-                bytes(file.size()),
-                percent(*here, file.size()),
-                if *pinned { "yes" } else { "" }.to_owned(),
-                nodes.join(", "),
-            ]
-        });
-        let files = table(
-            &["file", "size ", "in memory ", "pinned", "on nodes"],
-            lines,
-        );
-        format!(
-            "{files}\n{} of {} in memory ({})",
-            bytes(here),
-            bytes(size),
-            percent(here, size)
-        )
-    })
+struct FilesBelow<'a> {
+    data: &'a Dataset,
+    files: Vec<FoundFile>,
+    /// Folders to be listed, with how deep they lie.
+    folders: Vec<(Vec<u8>, usize)>,
 }
 
-/// That these pinned files are not all in memory, and why, as far as nodes say.
-fn lacks_pinned(
-    report: Option<&StatusReport>,
-    dataset: &str,
-    lacking: &BTreeSet<String>,
-) -> String {
-    let facts = |node: &NodeStatus| node.facts.clone().unwrap_or_default().lacking;
-    let mut nodes = report.into_iter().flat_map(|report| &report.nodes);
-    let said = nodes.find_map(|node| {
-        let mut facts = facts(node).into_iter();
-        let lack = facts.find(|lack| lack.dataset == dataset && lacking.contains(&lack.path))?;
-        Some(format!("{} of {}: {}", lack.path, node.name, lack.why))
-    });
-    let why = said.unwrap_or_else(|| "nodes fetch them now".to_owned());
-    let files = output::count(lacking.len(), "pinned file");
-    format!("{files} not all in memory ({why}); it is tried again by itself")
+impl FilesBelow<'_> {
+    fn add(&mut self, path: Vec<u8>, stat: &Stat, depth: usize) {
+        match stat.kind {
+            Kind::File { fresh, .. } => {
+                let file = self.data.file(&path, stat);
+                self.files
+                    .extend(file.map(|file| FoundFile { file, fresh }));
+            }
+            Kind::Folder if depth < DEPTH_MAX => self.folders.push((path, depth)),
+            Kind::Folder | Kind::Link(_) => {}
+        }
+    }
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
-use staves_client::{Client, ClientOptions, Dataset};
+use staves_client::{Client, ClientError, ClientOptions, Dataset};
 use staves_mount::{EndSignals, MountError, Options};
 use staves_node::config::Size;
 
@@ -29,7 +29,7 @@ use staves_cli_common::codes::{Code, Own};
 use staves_cli_common::failure::{self, Failure, failed, no_source, not_reached};
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output;
-use staves_cli_common::served::{SERVING, Served};
+use staves_cli_common::served::{SERVING, Served, WITHOUT_NODES};
 
 #[derive(clap::Args, Debug)]
 pub struct Mount {
@@ -124,13 +124,29 @@ impl WantedDataset {
         json!({ "source": self.source, "dataset": self.name, "pool": self.pool })
     }
 
-    /// Says so where there is nothing to be seen, which is most often a slip.
-    fn warn(&self, out: Format, answer: &mut serde_json::Value) {
+    /// Says so where there is nothing to be seen, which is most often a slip, and where no node answers.
+    fn warn(&self, nodes: Nodes, out: Format, answer: &mut serde_json::Value) {
+        let mut warnings = Vec::new();
+        if nodes == Nodes::Silent {
+            let text = "no node answers: files are read from their source alone until one does; the addresses come from --cluster and STAVES_CLUSTER";
+            warnings.push(text.to_owned());
+        }
         if self.folder().is_some() && Dataset::is_empty_folder(&self.source) {
             let text = format!("nothing is in {}: is its file system mounted?", self.source);
-            output::warn(out, answer, text);
+            warnings.push(text);
+        }
+        if !warnings.is_empty() {
+            output::warn(out, answer, warnings.join("; "));
         }
     }
+}
+
+/// The cluster as a mount finds it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Nodes {
+    Answer,
+    /// None answers, so far.
+    Silent,
 }
 
 impl std::fmt::Display for WantedDataset {
@@ -148,18 +164,18 @@ pub fn run(global: &GlobalOptions, mount: &Mount, out: Format) -> anyhow::Result
     if mount.foreground || mount.nfs.is_some() {
         return serve(global, mount, wanted);
     }
-    start()?;
+    let nodes = start()?;
     let mut answer = wanted.as_json();
     answer["dir"] = json!(mount.dir());
     answer["result"] = "mounted".into();
-    wanted.warn(out, &mut answer);
+    wanted.warn(nodes, out, &mut answer);
     output::answer(out, &answer, |_| {
         format!("{wanted} is mounted at {}", mount.dir().display())
     })
 }
 
 /// Starts the process that serves, and waits until it does.
-fn start() -> anyhow::Result<()> {
+fn start() -> anyhow::Result<Nodes> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
     args.extend(["--foreground".into(), "--in-background".into()]);
@@ -170,12 +186,17 @@ fn start() -> anyhow::Result<()> {
         .spawn()
         .context("cannot start the mount's process")?;
     let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
-    let mut line = String::new();
-    stdout
-        .read_line(&mut line)
-        .context("cannot hear the mount's process")?;
-    if line.trim() == SERVING {
-        return Ok(());
+    let mut nodes = Nodes::Answer;
+    loop {
+        let mut line = String::new();
+        stdout
+            .read_line(&mut line)
+            .context("cannot hear the mount's process")?;
+        match line.trim() {
+            SERVING => return Ok(nodes),
+            WITHOUT_NODES => nodes = Nodes::Silent,
+            _ => break,
+        }
     }
     let mut why = String::new();
     if let Some(mut stderr) = child.stderr.take() {
@@ -232,10 +253,15 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
         .enable_all()
         .build()
         .context("cannot start the program's runtime")?;
-    let data = open(global, &wanted, &runtime)?;
+    let (data, nodes) = open(global, &wanted, &runtime)?;
     let tree = Tree::new(data.clone(), runtime.handle().clone(), mount.read_ahead.0);
     if let Some(address) = mount.nfs {
-        let opened = nfs::Opened { tree, wanted, data };
+        let opened = nfs::Opened {
+            tree,
+            wanted,
+            data,
+            nodes,
+        };
         return nfs::serve(global, mount, address, opened, &runtime);
     }
     let options = Options {
@@ -257,6 +283,9 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
     if let Some(parent) = mount.parent_pid {
         unmount_with(parent, mounted.dir().to_owned());
     }
+    if nodes == Nodes::Silent {
+        output::line(WITHOUT_NODES)?;
+    }
     output::line(SERVING)?;
     output::flush()?;
     if !mount.in_background && global.output == Format::Table {
@@ -264,7 +293,7 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
         output::say(format_args!(
             "staves: {wanted} is mounted at {dir} until this process ends: Ctrl-C, or 'staves unmount {dir}'"
         ));
-        wanted.warn(global.output, &mut json!({}));
+        wanted.warn(nodes, global.output, &mut json!({}));
     }
     mounted.serve(signals).map_err(mount_failed)?;
     match mount.in_background {
@@ -277,21 +306,32 @@ fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow
     }
 }
 
+/// Opens the dataset. Where no node answers, it is read from its source until one does: whoever starts a machine need not start
+/// the cluster first.
 fn open(
     global: &GlobalOptions,
     wanted: &WantedDataset,
     runtime: &tokio::runtime::Runtime,
-) -> anyhow::Result<Dataset> {
+) -> anyhow::Result<(Dataset, Nodes)> {
     let addresses: Vec<String> = global.cluster.iter().map(ToString::to_string).collect();
     let options = ClientOptions {
         deadline: global.deadline.duration(),
         secret: global.secret()?,
         ..ClientOptions::default()
     };
-    let client = runtime.block_on(Client::connect(&addresses, options));
-    let client = client.map_err(not_reached)?;
-    let data = client.dataset(&wanted.pool, &wanted.name, &wanted.source);
-    runtime.block_on(data).map_err(failed)
+    let WantedDataset { source, name, pool } = wanted;
+    match runtime.block_on(Client::connect(&addresses, options.clone())) {
+        Ok(client) => {
+            let data = runtime.block_on(client.dataset(pool, name, source));
+            Ok((data.map_err(failed)?, Nodes::Answer))
+        }
+        Err(ClientError::Unreachable { .. }) => {
+            let client = Client::unconnected(&addresses, options);
+            let data = runtime.block_on(client.dataset_without_nodes(pool, name, source));
+            Ok((data.map_err(failed)?, Nodes::Silent))
+        }
+        Err(error) => Err(not_reached(error)),
+    }
 }
 
 /// Unmounts when `parent` is no longer this process's parent: the mount of `staves demo` must not outlive it,

@@ -37,14 +37,24 @@ impl Client {
         let deadline = Instant::now() + options.deadline;
         let nothing = ClusterMap::default();
         let map = Client::first_map(&links, &nothing, deadline).await?;
+        Ok(Client::with_map(links, map, options))
+    }
+
+    /// The same without asking anybody: it knows no node and no pool until a [`Client::refresh`] has reached one.
+    pub fn unconnected(addresses: &[String], options: ClientOptions) -> Client {
+        let links = Arc::new(Links::new(addresses.to_vec(), options.clone()));
+        Client::with_map(links, Arc::default(), options)
+    }
+
+    fn with_map(links: Arc<Links>, map: Arc<ClusterMap>, options: ClientOptions) -> Client {
         // A new id for each life: numbers begin at 1, and an old life's must not be taken for them.
         let id = ClientId(rand::random::<u64>().max(1));
         let router = Router::new(links, id, map, options.router.clone());
-        Ok(Client {
+        Client {
             router,
             pool: PoolRef::Name(options.pool.clone()),
             options,
-        })
+        }
     }
 
     async fn first_map(

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::{Mutex, RwLock};
-use staves_files::{FileVersion, Keep, Kind, Source, SourceError, Stat};
+use staves_files::{FileVersion, Keep, Kind, Seek, Source, SourceError, Stat};
 use staves_model::{Change, ClusterMap, Holdings, NodeId, PoolId};
 use staves_net::NetError;
 use staves_store::blocks;
@@ -36,6 +36,8 @@ const GIFT_BYTES_MIN: usize = 16 << 10;
 const TELL: Duration = Duration::from_secs(5);
 /// Bytes of a part: what is given to a home is cut at them.
 const PART_BYTES: u64 = blocks::PART_BYTES as u64;
+/// The pool of a dataset whose pool is not known yet: no pool has this id.
+const NO_POOL: PoolId = PoolId(u32::MAX);
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = blocks::BLOCK_BYTES as u64;
 
@@ -64,6 +66,8 @@ struct Inner {
     figures: Figures,
     /// By whom it is used, and when that was told last.
     used: Mutex<Option<(String, Option<Instant>)>>,
+    /// The last logged reason for which no pool has it.
+    unpooled: Mutex<String>,
 }
 
 /// The origins of bytes.
@@ -132,14 +136,33 @@ impl Client {
             };
             self.propose(&change).await?;
         }
-        let data = Dataset {
+        let data = self.opened(id, pool, name, source, place);
+        data.look_around().await;
+        Ok(data)
+    }
+
+    /// The same while no node answers: files are read from their source. Once a [`Dataset::refresh`] has reached a node and the pool is
+    /// there, the dataset is named in the directory, and read from its memory.
+    pub async fn dataset_without_nodes(
+        &self,
+        pool: &str,
+        name: &str,
+        source: &str,
+    ) -> Result<Dataset, ClientError> {
+        let place = Source::parse(source).map_err(no_source)?;
+        place.check().await.map_err(no_source)?;
+        Ok(self.opened(NO_POOL, pool, name, source, place))
+    }
+
+    fn opened(&self, id: PoolId, pool: &str, name: &str, address: &str, source: Source) -> Dataset {
+        Dataset {
             inner: Arc::new(Inner {
                 client: self.clone(),
                 pool_name: pool.to_owned(),
                 pool: RwLock::new(id),
                 name: name.to_owned(),
-                address: source.to_owned(),
-                source: place,
+                address: address.to_owned(),
+                source,
                 patience: Patience::default(),
                 looked: Mutex::new(Instant::now()),
                 fetch_us: AtomicU64::new(0),
@@ -147,10 +170,9 @@ impl Client {
                 gifts: Arc::new(Semaphore::new(GIVEN_BYTES_MAX)),
                 figures: Figures::default(),
                 used: Mutex::default(),
+                unpooled: Mutex::default(),
             }),
-        };
-        data.look_around().await;
-        Ok(data)
+        }
     }
 }
 
@@ -234,18 +256,29 @@ impl Dataset {
     /// The same, with what is known of it.
     pub fn open_with_stat(&self, path: &[u8]) -> Result<(OpenFile, Stat), SourceError> {
         let stat = self.inner.source.stat_to_open(path)?;
-        match &stat.kind {
-            Kind::File { version, .. } => {
-                let version = self.version(path, stat.size, version.clone());
-                let id = version.id();
-                let version = Arc::new(version);
-                Ok((OpenFile { version, id }, stat))
-            }
-            _ => Err(SourceError::Denied {
+        match self.file(path, &stat) {
+            Some(file) => Ok((file, stat)),
+            None => Err(SourceError::Denied {
                 path: String::from_utf8_lossy(path).into_owned(),
                 reason: "it is no file".into(),
             }),
         }
+    }
+
+    /// The file that a list has at a path, open; `None` if that is no file. Asks nobody.
+    pub fn file(&self, path: &[u8], stat: &Stat) -> Option<OpenFile> {
+        let Kind::File { version, .. } = &stat.kind else {
+            return None;
+        };
+        let version = self.version(path, stat.size, version.clone());
+        let id = version.id();
+        let version = Arc::new(version);
+        Some(OpenFile { version, id })
+    }
+
+    /// The next data or hole of an open file, at or behind an offset; `None` if there is none from there on. Blocks the thread.
+    pub fn seek(&self, file: &OpenFile, from: u64, what: Seek) -> Result<Option<u64>, SourceError> {
+        self.inner.source.seek(&file.version, from, what)
     }
 
     /// The origins of the bytes read so far.
@@ -417,8 +450,13 @@ impl Inner {
         if map.pools.contains_key(&self.pool()) {
             return;
         }
-        let Ok(new) = files_pool(&map, &self.pool_name) else {
+        // No node has answered yet.
+        if map.nodes.is_empty() {
             return;
+        }
+        let new = match files_pool(&map, &self.pool_name) {
+            Ok(new) => new,
+            Err(error) => return self.log_unpooled(&error),
         };
         if !is_known(&map, new, &self.name, &self.address) {
             let change = Change::SetDataset {
@@ -427,11 +465,21 @@ impl Inner {
                 source: self.address.clone(),
             };
             if let Err(error) = self.client.propose(&change).await {
-                tracing::debug!(%error, "the new pool of this name does not take the dataset");
-                return;
+                return self.log_unpooled(&error);
             }
         }
         *self.pool.write() = new;
+    }
+
+    /// Logs a reason once, not each time that it is found again.
+    fn log_unpooled(&self, error: &ClientError) {
+        let text = error.to_string();
+        let mut last = self.unpooled.lock();
+        if *last != text {
+            let dataset = &self.name;
+            tracing::warn!(dataset, "no memory of nodes is used for it: {text}");
+            *last = text;
+        }
     }
 
     async fn read(&self, file: &OpenFile, from: u64, len: u32) -> Result<Bytes, SourceError> {

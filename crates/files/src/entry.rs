@@ -88,6 +88,30 @@ pub struct Stat {
     pub executable: bool,
     /// True if everybody may read it, and list and enter it if it is a folder. Of an object of a store: always.
     pub for_all: bool,
+    /// Names of it, at its source. Of a folder without a count of its own: 1.
+    pub links: u32,
+    /// True if a file takes less than its bytes at its source: it has holes.
+    pub has_holes: bool,
+}
+
+/// The next thing to look for in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek {
+    /// Bytes that are there.
+    Data,
+    /// A hole. Each file ends in one.
+    Hole,
+}
+
+impl Seek {
+    /// The answer for a file without holes: `None` if nothing of it is there from an offset on.
+    pub fn in_solid(self, size: u64, from: u64) -> Option<u64> {
+        let found = match self {
+            Seek::Data => from,
+            Seek::Hole => size,
+        };
+        (from < size).then_some(found)
+    }
 }
 
 /// The permission to pool the bytes that were read.

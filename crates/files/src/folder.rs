@@ -8,6 +8,7 @@ mod in_flight;
 mod lease;
 mod local;
 mod stat_cache;
+mod witness;
 mod workers;
 
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use self::in_flight::{InFlight, Operation};
 use self::local::LocalFolder;
 use self::stat_cache::StatCache;
 pub(crate) use self::workers::Workers;
-use crate::entry::{Keep, Reader, SourceError, Stat};
+use crate::entry::{Keep, Reader, Seek, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Names of one folder, at most.
@@ -107,6 +108,22 @@ impl Folder {
             Err(_) => self.stats.insert(path, None),
         }
         said
+    }
+
+    /// See [`crate::Source::seek`].
+    pub fn seek(
+        &self,
+        file: &FileVersion,
+        from: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, SourceError> {
+        self.in_flight
+            .refuse(self.place(), Operation::Stat, &file.path)?;
+        let (local, in_flight, file) = (self.local.clone(), self.in_flight.clone(), file.clone());
+        self.workers.call(move |_| {
+            let _at = in_flight.enter(Operation::Stat, &file.path);
+            local.seek(&file, from, what)
+        })
     }
 
     /// See [`crate::Source::gather`].

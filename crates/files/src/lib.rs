@@ -9,7 +9,7 @@
 //! here, or, where it cannot reach it, the mount does.
 //!
 //! **Layout.** `entry`: what a source has, and errors. `source`: what all sources have in common. `folder`: one of this machine, asked by a few threads of its own
-//! (`crossing`: what in it is not read). `remote`: buckets and web servers, asked
+//! (`crossing`: what in it is not read; `folder/witness`: which changes leave the bytes alone). `remote`: buckets and web servers, asked
 //! by the thread of `driver`. `attach`: how a mount is given a node's memory.
 //!
 //! **Not here.** Memory (`staves-store`), holders (`staves-model`), mounts.
@@ -23,7 +23,7 @@ mod remote;
 mod source;
 mod version;
 
-pub use self::entry::{Keep, Kind, SourceError, Stat};
+pub use self::entry::{Keep, Kind, Seek, SourceError, Stat};
 pub use self::folder::Folder;
 pub use self::remote::Remote;
 pub use self::source::Source;

@@ -304,6 +304,8 @@ impl Remote {
             modified: (meta.last_modified.timestamp(), 0),
             executable: false,
             for_all: true,
+            links: 1,
+            has_holes: false,
         })
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::entry::{Keep, Reader, SourceError, Stat};
+use crate::entry::{Keep, Reader, Seek, SourceError, Stat};
 use crate::folder::{self, Folder};
 use crate::remote::Remote;
 use crate::remote::address::Address;
@@ -121,6 +121,24 @@ impl Source {
                 }
                 Ok(into)
             }
+        }
+    }
+
+    /// The next data or hole of a version of a file, at or behind an offset; `None` if there is none from there on. Where the source
+    /// does not answer, or knows no holes, all of a file is data. Blocks the thread for as long as the source takes, but not for ever.
+    pub fn seek(
+        &self,
+        file: &FileVersion,
+        from: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, SourceError> {
+        let solid = what.in_solid(file.size, from);
+        match self {
+            Source::Folder(folder) if solid.is_some() => match folder.seek(file, from, what) {
+                Err(SourceError::Unreachable { .. }) => Ok(solid),
+                found => found,
+            },
+            _ => Ok(solid),
         }
     }
 

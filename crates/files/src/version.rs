@@ -12,7 +12,7 @@ pub struct FileVersion {
     /// Its bytes.
     pub size: u64,
     /// The mark of the version, in the source's words. A folder: size, times of change in nanoseconds and
-    /// inode. A server: the ETag, or the time of the last change.
+    /// inode, as they were when its bytes last changed or it was first watched. A server: the ETag, or the time of the last change.
     pub version: String,
 }
 

@@ -30,6 +30,8 @@ fn stat(kind: Kind) -> Stat {
         mode: 0o755,
         version: Version([0, 0]),
         fresh: false,
+        has_holes: false,
+        links: 1,
     }
 }
 

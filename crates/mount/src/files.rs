@@ -35,6 +35,19 @@ pub struct Stat {
     pub version: Version,
     /// The last change is so recent that another one might not show in its version: bytes read now are not kept for later.
     pub fresh: bool,
+    /// A file takes less than its bytes: it has holes.
+    pub has_holes: bool,
+    /// Names of it, at its source; of a folder 1 if that is not known.
+    pub links: u32,
+}
+
+/// The next thing to look for in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seek {
+    /// Bytes that are there.
+    Data,
+    /// A hole. Each file ends in one.
+    Hole,
 }
 
 /// The totals for `df`.
@@ -102,6 +115,20 @@ pub trait Files: Send + Sync + 'static {
     /// # Errors
     /// [`FileError::Stale`] if that version cannot be read any more. An implementation MUST NOT give bytes of another.
     fn read(&self, file: &Self::File, offset: u64, into: &mut [u8]) -> Result<usize, FileError>;
+
+    /// The next data or hole of an open file at or behind an offset; `None` if nothing of it is there from that on. One that knows no
+    /// holes has data up to its end.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    fn seek(&self, file: &Self::File, from: u64, what: Seek) -> Result<Option<u64>, FileError> {
+        let size = self.stat_open(file).size;
+        let found = match what {
+            Seek::Data => from,
+            Seek::Hole => size,
+        };
+        Ok((from < size).then_some(found))
+    }
 
     /// Reads bytes of an open file that are at hand: all, or none, and whether it did. It MUST NOT block. Where not all of them are,
     /// [`Files::read`] is called, perhaps on another thread.

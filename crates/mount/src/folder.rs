@@ -11,11 +11,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom};
 use rustix::io::Errno;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::files::{FileError, Files, Kind, Stat, Used, Version};
+use crate::files::{FileError, Files, Kind, Seek, Stat, Used, Version};
 use crate::listing::Listing;
 
 /// A file that changed this lately may change again within the grain of its times.
@@ -153,6 +153,18 @@ impl Files for Folder {
         Ok(done)
     }
 
+    fn seek(&self, file: &FolderFile, from: u64, what: Seek) -> Result<Option<u64>, FileError> {
+        let to = match what {
+            Seek::Data => SeekFrom::Data(from),
+            Seek::Hole => SeekFrom::Hole(from),
+        };
+        match rustix::fs::seek(&file.descriptor, to) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(failed("look for holes of", &file.path, error)),
+        }
+    }
+
     fn used(&self) -> Used {
         let Ok(all) = rustix::fs::fstatvfs(&self.root) else {
             return Used::default();
@@ -187,6 +199,8 @@ fn stat_of(kind: Kind, seen: &rustix::fs::Stat) -> Stat {
         mode: (seen.st_mode & 0o777) as u16,
         version: version_of(seen),
         fresh: is_fresh(seen),
+        has_holes: seen.st_blocks < seen.st_size / 512,
+        links: u32::try_from(seen.st_nlink).unwrap_or(u32::MAX),
     }
 }
 

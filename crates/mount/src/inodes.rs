@@ -270,6 +270,8 @@ mod tests {
             mode: 0o644,
             version: Version([version, 0]),
             fresh: false,
+            has_holes: false,
+            links: 1,
         }
     }
 

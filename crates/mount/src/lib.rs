@@ -42,7 +42,7 @@ mod requests;
 mod serve;
 mod waiters;
 
-pub use files::{FileError, Files, Kind, Stat, Used, Version};
+pub use files::{FileError, Files, Kind, Seek, Stat, Used, Version};
 pub use folder::{Folder, FolderFile};
 pub use listing::Listing;
 pub use mount::{EndSignals, MountError, Mounted, Options, mount, ready, unmount};

@@ -70,6 +70,8 @@ mod tests {
             mode: 0o444,
             version: Version([size, 0]),
             fresh: false,
+            has_holes: false,
+            links: 1,
         }
     }
 

@@ -13,10 +13,10 @@ use std::time::{Duration, SystemTime};
 use fuser::{
     Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, Request,
+    ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, Request,
 };
 
-use crate::files::{Files, Kind, Stat, Version};
+use crate::files::{Files, Kind, Seek, Stat, Version};
 use crate::handles::OpenFile;
 use crate::listing::Listing;
 use crate::serve::Serve;
@@ -25,6 +25,10 @@ use crate::serve::Serve;
 const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Requests that the kernel sends ahead of programs at most.
 const BACKGROUND_MAX: u16 = 64;
+
+/// The two seeks of lseek that a mount is asked for, by Linux's numbers.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
 
 thread_local! {
     /// Bytes on their way to the kernel: one buffer for each thread that serves, never freed.
@@ -40,6 +44,8 @@ const DOTS_STAT: Stat = Stat {
     mode: 0o755,
     version: Version([0, 0]),
     fresh: false,
+    has_holes: false,
+    links: 2,
 };
 
 /// An entry of a listing by the kernel's offset, or the name of one of the two before.
@@ -166,6 +172,29 @@ impl<S: Files> Filesystem for Requests<S> {
                 Err(errno) => reply.error(errno),
             }
         });
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let Some(open) = self.handles.file(fh.0) else {
+            return reply.error(Errno::EBADF);
+        };
+        let (what, from) = match (whence, u64::try_from(offset)) {
+            (SEEK_DATA, Ok(from)) => (Seek::Data, from),
+            (SEEK_HOLE, Ok(from)) => (Seek::Hole, from),
+            _ => return reply.error(Errno::EINVAL),
+        };
+        match self.seek(&open, from, what) {
+            Ok(found) => reply.offset(found),
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn release(

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::ahead::Ahead;
 use crate::complaints::Complaints;
-use crate::files::{FileError, Files, Kind, Stat};
+use crate::files::{FileError, Files, Kind, Seek, Stat};
 use crate::handles::{Handles, OpenFile};
 use crate::inodes::{Inodes, KnownInode};
 use crate::mount::Options;
@@ -56,22 +56,24 @@ impl<S: Files> Serve<S> {
 
     /// Attributes as the kernel wants them.
     pub fn attr(&self, number: u64, stat: &Stat) -> FileAttr {
-        let (kind, type_links) = match stat.kind {
-            Kind::File => (FileType::RegularFile, 1),
-            Kind::Folder => (FileType::Directory, 2),
-            Kind::Link(_) => (FileType::Symlink, 1),
+        let kind = match stat.kind {
+            Kind::File => FileType::RegularFile,
+            Kind::Folder => FileType::Directory,
+            Kind::Link(_) => FileType::Symlink,
         };
+        // Programs look for holes where a file takes less than its bytes; how much less is not known here.
+        let holes = u64::from(stat.has_holes);
         FileAttr {
             ino: INodeNo(number),
             size: stat.size,
-            blocks: stat.size.div_ceil(512),
+            blocks: stat.size.div_ceil(512).saturating_sub(holes),
             atime: stat.modified,
             mtime: stat.modified,
             ctime: stat.modified,
             crtime: SystemTime::UNIX_EPOCH,
             kind,
             perm: stat.mode & 0o777,
-            nlink: type_links,
+            nlink: stat.links,
             uid: self.owner.0,
             gid: self.owner.1,
             rdev: 0,
@@ -300,6 +302,25 @@ impl<S: Files> Serve<S> {
             }
         }
         Ok(())
+    }
+
+    /// The place of the next data or hole: ENXIO if there is none.
+    pub fn seek(&self, open: &OpenFile<S::File>, from: u64, what: Seek) -> Result<i64, Errno> {
+        if open.stale.load(Ordering::Relaxed) {
+            return Err(Errno::ESTALE);
+        }
+        match self.files.seek(&open.file, from, what) {
+            Ok(found) => found
+                .and_then(|found| i64::try_from(found).ok())
+                .ok_or(Errno::ENXIO),
+            Err(FileError::NotFound) => Err(Errno::ESTALE),
+            Err(error) => {
+                if matches!(error, FileError::Stale(_)) {
+                    self.outdate(open.inode);
+                }
+                Err(self.fail(&open.path, &error))
+            }
+        }
     }
 
     /// Lists a folder, for as long as it is open.

@@ -19,6 +19,7 @@
 mod block;
 mod buckets;
 mod changes;
+mod entry;
 mod many;
 mod policy;
 mod shared;

@@ -3,7 +3,7 @@
 //! Reports come page by page and are summed up at once, for a node may have tens of millions of blocks. Four bytes are kept for
 //! each block of the files that were asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use staves_client::{Client, OpenFile};
@@ -24,7 +24,7 @@ const PAGES_WAITING_MAX: usize = 8;
 /// The blocks in memory.
 #[derive(Default)]
 pub struct ResidentBlocks {
-    files: BTreeMap<FileId, Share>,
+    files: HashMap<FileId, Share>,
     /// Nodes that are up and did not say all that they have.
     pub silent: Vec<NodeId>,
 }
@@ -126,9 +126,10 @@ impl ResidentBlocks {
         *bytes = (*bytes + parts_bytes(share.size, key.block, key.parts)).min(share.size);
     }
 
-    /// The nodes that did not report their blocks.
-    pub fn silence(&self) -> String {
-        let nodes: Vec<String> = self.silent.iter().map(ToString::to_string).collect();
+    /// The nodes that did not report their blocks, by name.
+    pub fn silence(&self, map: &ClusterMap) -> String {
+        let nodes = self.silent.iter().map(|node| name_of(map, *node));
+        let nodes: Vec<String> = nodes.collect();
         let who = match nodes.len() {
             1 => "node",
             _ => "nodes",
@@ -153,10 +154,17 @@ impl ResidentBlocks {
     }
 
     /// Bytes of a file that each node has.
-    pub fn by_node(&self, file: &OpenFile) -> BTreeMap<NodeId, u64> {
+    pub fn by_node(&self, file: &OpenFile) -> impl Iterator<Item = (NodeId, u64)> + '_ {
         let share = self.files.get(&file.id());
-        share.map_or_else(BTreeMap::new, |share| share.nodes.clone())
+        let nodes = share.into_iter().flat_map(|share| &share.nodes);
+        nodes.map(|(node, bytes)| (*node, *bytes))
     }
+}
+
+/// A node's name for people: its id, if the map has no such node.
+pub fn name_of(map: &ClusterMap, node: NodeId) -> String {
+    let known = map.nodes.get(&node);
+    known.map_or_else(|| node.to_string(), |known| known.name.clone())
 }
 
 /// Bytes of some parts of a block of a file that ends where it does.

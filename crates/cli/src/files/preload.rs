@@ -100,7 +100,7 @@ pub fn run(
     })?;
     if interrupted {
         if !held.silent.is_empty() {
-            in_memory = format!("{in_memory}; {}", held.silence());
+            in_memory = format!("{in_memory}; {}", held.silence(&data.pool().1));
         }
         let text = format!("{in_memory}; {STAYS}");
         return Err(Failure::Own(Own::Interrupted, text).into());
@@ -288,7 +288,7 @@ async fn why(data: &Dataset, lacking: Vec<&FoundFile>, held: &ResidentBlocks) ->
         ));
     }
     if !held.silent.is_empty() {
-        why.push(held.silence());
+        why.push(held.silence(&map));
     }
     let (fresh, lacking): (Vec<_>, Vec<_>) = lacking.into_iter().partition(|f| f.fresh);
     if let Some(names) = names(&fresh) {
@@ -296,18 +296,25 @@ async fn why(data: &Dataset, lacking: Vec<&FoundFile>, held: &ResidentBlocks) ->
             "{names} had changed just before, and is kept only after some seconds: preload again"
         ));
     }
-    let mut closed = Vec::new();
+    let (mut closed, mut written) = (Vec::new(), Vec::new());
     for found in lacking.iter().take(ASKED_MAX) {
-        if let Ok(Keep::Never) = data.may_be_kept(&found.file).await {
-            closed.push(*found);
+        match data.may_be_kept(&found.file).await {
+            Ok(Keep::Never) => closed.push(*found),
+            Ok(Keep::NotYet) => written.push(*found),
+            _ => {}
         }
+    }
+    if let Some(names) = names(&written) {
+        why.push(format!(
+            "{names} is open for writing, or changed just now, and is kept only when that is over: preload again then"
+        ));
     }
     if let Some(names) = names(&closed) {
         why.push(format!(
             "{names} is not for everybody to read (chmod o+r, and o+x for its folders), and so never pooled"
         ));
     }
-    if why.is_empty() || lacking.len() > closed.len() {
+    if why.is_empty() || lacking.len() > closed.len() + written.len() {
         why.push(room(&map, pool));
     }
     why

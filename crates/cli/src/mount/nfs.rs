@@ -9,7 +9,7 @@ use staves_mount::NfsOptions;
 use tokio::runtime::Runtime;
 
 use super::tree::Tree;
-use super::{Mount, WantedDataset};
+use super::{Mount, Nodes, WantedDataset};
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::GlobalOptions;
@@ -33,6 +33,7 @@ pub(super) struct Opened {
     pub tree: Tree,
     pub wanted: WantedDataset,
     pub data: Dataset,
+    pub nodes: Nodes,
 }
 
 /// Serves until this process is told to end.
@@ -63,7 +64,7 @@ pub(super) fn serve(
     let mut answer = wanted.as_json();
     answer["nfs"] = json!(address.to_string());
     answer["result"] = "serving".into();
-    wanted.warn(global.output, &mut answer);
+    wanted.warn(opened.nodes, global.output, &mut answer);
     if !address.ip().is_loopback() {
         let text =
             format!("NFSv3 has no authentication: whoever reaches {address} may read all of it");

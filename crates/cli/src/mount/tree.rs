@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use staves_client::{Dataset, OpenFile, SourceError};
-use staves_mount::{FileError, Files, Kind, Listing, Stat, Version};
+use staves_mount::{FileError, Files, Kind, Listing, Seek, Stat, Version};
 use tokio::runtime::Handle;
 
 use super::ahead::{Ahead, AheadBudget};
@@ -61,6 +61,8 @@ fn shown(data: &Dataset, path: &[u8], stat: staves_client::Stat) -> Stat {
         modified: UNIX_EPOCH + since,
         version,
         fresh,
+        has_holes: stat.has_holes,
+        links: stat.links,
     }
 }
 
@@ -121,6 +123,18 @@ impl Files for Tree {
             Ok(done)
         });
         read.map_err(shown_error)
+    }
+
+    fn seek(&self, file: &TreeFile, from: u64, what: Seek) -> Result<Option<u64>, FileError> {
+        let sought = match what {
+            Seek::Data => staves_client::Seek::Data,
+            Seek::Hole => staves_client::Seek::Hole,
+        };
+        match self.data.seek(&file.open, from, sought) {
+            // Deleted: what of it is in memory is read on, and all of that is data.
+            Err(SourceError::NotFound { .. }) => Ok(sought.in_solid(file.open.size(), from)),
+            found => found.map_err(shown_error),
+        }
     }
 
     /// Reads from a node's memory on this machine, without a wait.

@@ -52,7 +52,11 @@ fn nodes_that_say_nothing_are_named_and_not_waited_for_beyond_the_deadline() {
     fake.with(|state| {
         let one = state.map.nodes[&NodeId(1)].clone();
         for id in (2..=9).map(NodeId) {
-            let node = Node { id, ..one.clone() };
+            let node = Node {
+                id,
+                name: format!("node-{id}"),
+                ..one.clone()
+            };
             state.map.nodes.insert(id, node);
         }
     });
@@ -65,9 +69,78 @@ fn nodes_that_say_nothing_are_named_and_not_waited_for_beyond_the_deadline() {
     assert_eq!(told["bytes"], 4 * PART_BYTES, "what could be learned");
     let warning = told["warning"].as_str().expect("a warning");
     assert!(
-        warning.contains("nodes 1, 2, 3, 4, 5, 6, 7, 8, 9 did not say"),
+        warning.contains("nodes node-1, node-2, node-3, node-4, "),
         "{warning}"
     );
+    assert!(warning.contains("node-9 did not say"), "{warning}");
+}
+
+/// Regression: nodes had numbers where all else has names, and nothing but all files could be shown.
+#[test]
+fn a_dataset_is_summed_up_by_nodes_names_and_its_files_are_shown_when_asked_for() {
+    let (fake, folder) = (Fake::start(), folder());
+    std::fs::create_dir(folder.path().join("deep")).expect("a folder");
+    std::fs::write(folder.path().join("deep/b"), b"acgt").expect("written");
+    let source = folder.path().to_str().expect("a path");
+    fake.with_dataset(source);
+    let block = FileKey {
+        file: id_of(&fake, source, b"a"),
+        block: 0,
+        bytes: 4 * PART_BYTES as u32,
+        parts: 0b0101,
+    };
+    fake.with(|state| {
+        state.blocks = Some(vec![block]);
+        state.map.nodes.retain(|id, _| *id == NodeId(1));
+    });
+    let told = |more: &[&str]| {
+        let show = ["files", "show", "data", "-o", "json", "--deadline", "30s"];
+        let shown = ask(&fake, &[&show, more].concat());
+        assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+        json(&shown.stdout)
+    };
+    let sums = told(&[]);
+    let expected = serde_json::json!({
+        "dataset": "data", "source": source, "bytes": 4 * PART_BYTES + 4, "in_memory_bytes": 2 * PART_BYTES,
+        "file_count": 2, "files_in_memory": 0, "files_partly_in_memory": 1, "files_pinned": 0,
+        "node_bytes": { "node-1": 2 * PART_BYTES },
+    });
+    assert_eq!(sums, expected);
+    let each = told(&["--files"]);
+    assert_eq!(each["files"][0]["path"], "a");
+    assert_eq!(each["files"][0]["node_bytes"]["node-1"], 2 * PART_BYTES);
+    assert_eq!(each["files"][1]["path"], "deep/b");
+    assert_eq!(each["files"][1]["in_memory_bytes"], 0);
+    let text = |more: &[&str]| ask(&fake, &[&["files", "show", "data"], more].concat()).stdout;
+    assert!(text(&[]).contains("node-1") && !text(&[]).contains("deep/b"));
+    assert!(text(&["--files"]).contains("node-1: 50 %"));
+}
+
+/// Regression: each file was looked at by itself, twice, and 200,000 took longer than the deadline.
+#[test]
+fn many_files_are_shown_within_the_deadline() {
+    const FOLDERS: usize = 20;
+    const FILES: usize = 1000;
+    let (fake, folder) = (Fake::start(), tempfile::tempdir().expect("a folder"));
+    for deep in 0..FOLDERS {
+        let deep = folder.path().join(deep.to_string());
+        std::fs::create_dir(&deep).expect("a folder");
+        for file in 0..FILES {
+            std::fs::write(deep.join(file.to_string()), b"acgt").expect("written");
+        }
+    }
+    fake.with_dataset(folder.path().to_str().expect("a path"));
+    fake.with(|state| {
+        state.blocks = Some(Vec::new());
+        state.map.nodes.retain(|id, _| *id == NodeId(1));
+    });
+    let show = ["files", "show", "data", "-o", "json", "--deadline", "20s"];
+    let shown = ask(&fake, &show);
+    assert_eq!(shown.code, Some(0), "{}", shown.stderr);
+    let told = json(&shown.stdout);
+    assert_eq!(told["file_count"], FOLDERS * FILES);
+    assert_eq!(told["bytes"], 4 * FOLDERS * FILES);
+    assert!(shown.stdout.len() < 1000, "a summary");
 }
 
 /// Regression: a source that says nothing was waited for for half a minute.

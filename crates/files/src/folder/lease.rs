@@ -19,17 +19,35 @@ pub fn is_about_writers(file: impl AsFd) -> bool {
     seen.is_ok_and(|seen| !OF_SERVERS.contains(&(seen.f_type as u32)))
 }
 
-/// True if anybody on this machine has an open file open for writing, or mapped so. False where that is not known: on file systems
-/// without leases, and of files of other owners without CAP_LEASE.
-pub fn has_writer(file: impl AsFd) -> bool {
+/// The programs of this machine that have a file open for writing, or mapped so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writers {
+    /// None.
+    None,
+    /// Some.
+    Some,
+    /// It is not known: on file systems without leases, and of files of other owners without CAP_LEASE.
+    Unknown,
+}
+
+/// The writers of an open file.
+pub fn writers(file: impl AsFd) -> Writers {
     // One who opens it meanwhile has a signal sent to this process: not SIGIO, which would end it.
     set(&file, F_SETSIG, libc::SIGURG);
     if set(&file, libc::F_SETLEASE, libc::F_RDLCK) {
         set(&file, libc::F_SETLEASE, libc::F_UNLCK);
-        return false;
+        return Writers::None;
     }
     let error = std::io::Error::last_os_error();
-    error.raw_os_error() == Some(libc::EAGAIN)
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => Writers::Some,
+        _ => Writers::Unknown,
+    }
+}
+
+/// True if an open file is known to have a writer.
+pub fn has_writer(file: impl AsFd) -> bool {
+    writers(file) == Writers::Some
 }
 
 fn set(file: &impl AsFd, what: i32, to: i32) -> bool {

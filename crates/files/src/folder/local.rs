@@ -5,19 +5,20 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::lease;
+use super::witness::Witness;
 use crate::crossing;
-use crate::entry::{Keep, Kind, Reader, SourceError, Stat};
+use crate::entry::{Keep, Kind, Reader, Seek, SourceError, Stat};
 use crate::version::FileVersion;
 
 /// Files that are kept open.
@@ -30,6 +31,8 @@ const LOOK: Duration = Duration::from_secs(1);
 const WAYS_MAX: usize = 4096;
 /// File systems of which it is remembered whether they report writers; when there are more, all are forgotten.
 const DEVICES_MAX: usize = 64;
+/// Bytes in which the kernel counts what a file takes.
+const BLOCK_UNIT: u64 = 512;
 /// Longest text of a symbolic link.
 const LINK_BYTES: usize = 4096;
 /// Nothing outside of the folder, and nothing by way of a link: kernels follow links themselves, and who may enter the folders on
@@ -46,6 +49,8 @@ pub struct LocalFolder {
     ways: Mutex<HashMap<Vec<u8>, (bool, Instant)>>,
     /// Of file systems, by their device: whether their leases are about writers.
     leases: Mutex<HashMap<(u32, u32), bool>>,
+    /// The files of which every write is known.
+    witness: Witness,
 }
 
 /// The target of the folder's path.
@@ -73,6 +78,7 @@ impl LocalFolder {
             open: Mutex::default(),
             ways: Mutex::default(),
             leases: Mutex::default(),
+            witness: Witness::default(),
         }
     }
 
@@ -173,6 +179,8 @@ impl LocalFolder {
             && self.reports_writers(&name)
             && let Ok(file) = self.open_at(path, OFlags::RDONLY | OFlags::NONBLOCK)
         {
+            let file = File::from(file);
+            self.witness.begin(&file);
             *fresh = lease::has_writer(file);
         }
         Ok(stat)
@@ -201,7 +209,7 @@ impl LocalFolder {
         let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
             FileType::Directory => Kind::Folder,
             FileType::RegularFile => Kind::File {
-                version: version(&stat),
+                version: self.witness.version(&stat, || reopened(name)),
                 fresh: is_fresh(&stat),
             },
             FileType::Symlink => {
@@ -222,6 +230,8 @@ impl LocalFolder {
             modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
             executable: stat.stx_mode & 0o100 != 0,
             for_all: path.is_empty() || is_for_all(&stat),
+            links: stat.stx_nlink,
+            has_holes: is_file(&stat) && stat.stx_blocks < stat.stx_size / BLOCK_UNIT,
         })
     }
 
@@ -296,8 +306,13 @@ impl LocalFolder {
             });
         }
         // Before the bytes: what a program maps from now on moves the times at its first write.
-        let has_writer = self.reports_writers(&open) && lease::has_writer(&open);
-        let read = read(&open, file, from, len)
+        let reports_writers = self.reports_writers(&open);
+        if reports_writers {
+            self.witness.begin(&open);
+        }
+        let has_writer = reports_writers && lease::has_writer(&open);
+        let read = self
+            .read_open(&open, file, from, len)
             .map(|read| read.map(|(bytes, seen)| (bytes, keep(&seen, for_all, has_writer))));
         if let Ok(Some(read)) = read {
             return Ok(read);
@@ -309,6 +324,35 @@ impl LocalFolder {
             Err(errno) => self.error(&file.path, errno),
             Ok(_) => changed(),
         })
+    }
+
+    /// See [`crate::Source::seek`].
+    pub fn seek(
+        &self,
+        file: &FileVersion,
+        from: u64,
+        what: Seek,
+    ) -> Result<Option<u64>, SourceError> {
+        let (open, _) = self.file(file)?;
+        let to = match what {
+            Seek::Data => SeekFrom::Data(from),
+            Seek::Hole => SeekFrom::Hole(from),
+        };
+        // Reads name their place: the one that is moved here is nobody's.
+        let found = match rustix::fs::seek(&open, to) {
+            Ok(found) => Some(found),
+            Err(Errno::NXIO) => None,
+            // A file system that knows no holes.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => what.in_solid(file.size, from),
+            Err(errno) => return Err(self.error(&file.path, errno)),
+        };
+        let seen = look_anew(&open).map_err(|errno| self.error(&file.path, errno))?;
+        match self.version_of(&open, &seen) == file.version {
+            true => Ok(found),
+            false => Err(SourceError::Changed {
+                path: text(&file.path),
+            }),
+        }
     }
 
     /// True if everybody may enter the folders that lead to a file, below the dataset's own: that one was made public by
@@ -347,21 +391,21 @@ impl LocalFolder {
         self.root()?;
         if let Some(known) = self.known(&file.path)
             && let Ok(seen) = look(&known)
-            && version(&seen) == file.version
+            && self.version_of(&known, &seen) == file.version
         {
             return Ok((known, seen));
         }
         // To open what is no file may do something: rewind a tape, wake a waiting writer.
         let name = self.open_at(&file.path, OFlags::PATH)?;
         let seen = look(&name).map_err(|errno| self.error(&file.path, errno))?;
-        if version(&seen) != file.version || !is_file(&seen) {
+        if !is_file(&seen) || self.witness.version(&seen, || reopened(&name)) != file.version {
             return Err(SourceError::Changed {
                 path: text(&file.path),
             });
         }
         let now = File::from(self.open_at(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?);
         let seen = look(&now).map_err(|errno| self.error(&file.path, errno))?;
-        if version(&seen) != file.version {
+        if self.version_of(&now, &seen) != file.version {
             return Err(SourceError::Changed {
                 path: text(&file.path),
             });
@@ -369,6 +413,31 @@ impl LocalFolder {
         let now = Arc::new(now);
         self.remember(&file.path, now.clone());
         Ok((now, seen))
+    }
+
+    /// Bytes of a file, if they are those of that version, and what was seen of it after.
+    fn read_open(
+        &self,
+        open: &File,
+        file: &FileVersion,
+        from: u64,
+        len: usize,
+    ) -> Result<Option<(Bytes, Statx)>, Errno> {
+        let mut bytes = BytesMut::zeroed(len);
+        match open.read_exact_at(&mut bytes, from) {
+            Ok(()) => {}
+            Err(error) => match error.raw_os_error() {
+                Some(errno) => return Err(Errno::from_raw_os_error(errno)),
+                None => return Ok(None), // it ends before
+            },
+        }
+        let seen = look_anew(open)?;
+        let is_it = self.version_of(open, &seen) == file.version;
+        Ok(is_it.then(|| (bytes.freeze(), seen)))
+    }
+
+    fn version_of(&self, open: &File, seen: &Statx) -> String {
+        self.witness.version(seen, || open.try_clone().ok())
     }
 
     fn known(&self, path: &[u8]) -> Option<Arc<File>> {
@@ -415,26 +484,15 @@ fn refuse_ours(root: &OwnedFd, path: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Bytes of a file, if they are those of that version, and what was seen of it after.
-fn read(
-    open: &File,
-    file: &FileVersion,
-    from: u64,
-    len: usize,
-) -> Result<Option<(Bytes, Statx)>, Errno> {
-    let mut bytes = BytesMut::zeroed(len);
-    match open.read_exact_at(&mut bytes, from) {
-        Ok(()) => {}
-        Err(error) => match error.raw_os_error() {
-            Some(errno) => return Err(Errno::from_raw_os_error(errno)),
-            None => return Ok(None), // it ends before
-        },
-    }
-    let seen = look_anew(open)?;
-    Ok((version(&seen) == file.version).then(|| (bytes.freeze(), seen)))
+/// A file for reading, of a name that was opened as such.
+fn reopened(name: &OwnedFd) -> Option<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let path = format!("/proc/self/fd/{}", name.as_raw_fd());
+    let file = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    Some(file.into())
 }
 
-fn look(file: impl AsFd) -> Result<Statx, Errno> {
+pub(super) fn look(file: impl AsFd) -> Result<Statx, Errno> {
     rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS)
 }
 
@@ -449,7 +507,8 @@ fn is_file(seen: &Statx) -> bool {
     FileType::from_raw_mode(seen.stx_mode.into()) == FileType::RegularFile
 }
 
-fn version(seen: &Statx) -> String {
+/// The version by all that was seen.
+pub(super) fn version(seen: &Statx) -> String {
     format!(
         "{}-{}.{:09}-{}.{:09}-{}",
         seen.stx_size,
@@ -477,7 +536,7 @@ fn keep(seen: &Statx, for_all: bool, has_writer: bool) -> Keep {
     }
 }
 
-fn is_fresh(seen: &Statx) -> bool {
+pub(super) fn is_fresh(seen: &Statx) -> bool {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();

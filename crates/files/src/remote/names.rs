@@ -79,6 +79,8 @@ const FOLDER: Stat = Stat {
     modified: (0, 0),
     executable: false,
     for_all: true,
+    links: 1,
+    has_holes: false,
 };
 
 impl Names {

@@ -3,6 +3,7 @@
 mod hostile;
 mod lists;
 mod mapped;
+mod metadata;
 mod remembered;
 mod stores;
 mod tls;

@@ -276,14 +276,14 @@ impl<S: Files> Export<S> {
     }
 
     fn attributes(&self, reply: &mut XdrWriter, path: &Path, stat: &Stat) {
-        let (kind, links) = match stat.kind {
-            Kind::File => (1, 1),
-            Kind::Folder => (2, 2),
-            Kind::Link(_) => (5, 1),
+        let kind = match stat.kind {
+            Kind::File => 1,
+            Kind::Folder => 2,
+            Kind::Link(_) => 5,
         };
         let owner = rustix::process::geteuid().as_raw();
         let group = rustix::process::getegid().as_raw();
-        for word in [kind, u32::from(stat.mode & 0o777), links, owner, group] {
+        for word in [kind, u32::from(stat.mode & 0o777), stat.links, owner, group] {
             reply.u32(word);
         }
         reply.u64(stat.size);

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
 use std::process::Command;
 
 use staves_testkit::tools::missing;
@@ -140,4 +141,43 @@ fn a_sparse_file_of_a_tebibyte_is_read_at_its_end() {
     let mut middle = [1; 100];
     file.read_exact_at(&mut middle, TIB / 2).unwrap();
     assert_eq!(middle, [0; 100]);
+}
+
+/// Regression: all of a file was data to programs that look for holes, and each file had one name.
+#[test]
+fn holes_and_links_are_those_of_the_source() {
+    let Some(fixture) = Fixture::new(|source| {
+        let file = File::create(source.join("holes")).unwrap();
+        file.write_all_at(b"acgt", 1 << 20).unwrap();
+        file.set_len(4 << 20).unwrap();
+        std::fs::create_dir_all(source.join("a/b")).unwrap();
+        std::fs::hard_link(source.join("holes"), source.join("a/more")).unwrap();
+    }) else {
+        return;
+    };
+    let find = |path: PathBuf, to| rustix::fs::seek(File::open(path).unwrap(), to);
+    let size = 4 << 20;
+    for from in [
+        0,
+        1,
+        4096,
+        1 << 20,
+        (1 << 20) + 5000,
+        size - 1,
+        size,
+        size + 1,
+    ] {
+        for to in [rustix::fs::SeekFrom::Data, rustix::fs::SeekFrom::Hole] {
+            let ours = find(fixture.at("holes"), to(from));
+            assert_eq!(ours, find(fixture.source("holes"), to(from)), "{from}");
+        }
+    }
+    for name in ["", "a", "a/b", "a/more", "holes"] {
+        let (ours, theirs) = [fixture.at(name), fixture.source(name)]
+            .map(|path| std::fs::metadata(path).unwrap())
+            .into();
+        assert_eq!(ours.nlink(), theirs.nlink(), "{name}");
+        let holes = |seen: &std::fs::Metadata| seen.blocks() * 512 < seen.size();
+        assert!(theirs.is_dir() || holes(&ours) == holes(&theirs), "{name}");
+    }
 }

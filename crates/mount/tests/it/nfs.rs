@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -112,6 +112,21 @@ fn handles_outlive_the_server_and_are_of_one_dataset() {
     let other = serve_nfs(folder, local(), &options).unwrap();
     let mut client = Client::connect(other.address());
     assert_eq!(client.read(&file, 0, 10), Err(STALE));
+}
+
+#[test]
+fn names_of_a_file_are_counted_as_the_source_counts_them() {
+    let source = source();
+    std::fs::hard_link(source.path().join("a/b/file"), source.path().join("more")).unwrap();
+    let server = serve(&source);
+    let mut client = Client::connect(server.address());
+    for name in ["a", "a/b/file", "empty", "more"] {
+        let handle = client.walk(name);
+        let mut answer = client.run(NFS, 1, say().string(&handle));
+        let [status, _, _, links] = std::array::from_fn(|_| answer.u32());
+        let seen = std::fs::metadata(source.path().join(name)).unwrap();
+        assert_eq!((status, u64::from(links)), (0, seen.nlink()), "{name}");
+    }
 }
 
 /// Row D9.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use parking_lot::MutexGuard;
 
 use super::block::{BLOCK_PARTS, BlockKey, Copies, PART_BYTES};
-use super::shared::FrameEntry;
+use super::entry::FrameEntry;
 use super::writer::{Blocks, BlocksInner, Listed, PutError};
 
 /// Blocks that are looked at while others wait.

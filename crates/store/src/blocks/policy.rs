@@ -27,7 +27,7 @@ struct KnownBlock {
     turn: u32,
     /// Key bits for the ghosts; 0: nobody is in the entry.
     tag: u64,
-    frames: u32,
+    frames: u8,
     reads: u8,
     /// The time at which it was read last: reads of one moment count as one, for a program that goes through a file
     /// reads each block many times.
@@ -99,7 +99,7 @@ impl Policy {
         let turn = known.turn;
         let most = 2 * self.known.len();
         let queues = self.queues(known.spare);
-        queues.count(known.main, known.frames as isize);
+        queues.count(known.main, isize::from(known.frames));
         let queue = match known.main {
             true => &mut queues.main,
             false => &mut queues.small,
@@ -183,7 +183,7 @@ impl Policy {
         // The old place in the queue is void.
         known.turn = known.turn.wrapping_add(1);
         change(known);
-        self.queues(spare).count(main, -(frames as isize));
+        self.queues(spare).count(main, -isize::from(frames));
         self.enqueue(entry);
     }
 
@@ -201,7 +201,7 @@ impl Policy {
             ..KnownBlock::default()
         };
         self.held -= 1;
-        self.queues(spare).count(main, -(frames as isize));
+        self.queues(spare).count(main, -isize::from(frames));
     }
 
     /// The next entry to evict, if any may go: spare copies before last ones. Removed by the caller.

@@ -12,19 +12,21 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{
-    AtomicU32, AtomicU64,
+    AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
     fence,
 };
 
-use super::block::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES, SUM_BYTES};
+use super::block::{BLOCK_BYTES, BlockKey, PART_BYTES, SUM_BYTES};
+use super::entry::{FrameEntry, PART_SUMS, Spread, StoredPart};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"stavblk2");
+const MAGIC: u64 = u64::from_le_bytes(*b"stavblk3");
 /// Entries that a key may be in.
 pub(super) const WAYS: usize = 8;
-/// Of so many frames one may begin a block: 64 KiB. An entry takes 7 ‰ of that; sets fill unevenly, hence not all of what this allows for is to be had.
-const FRAMES_PER_ENTRY: usize = 7;
-const SUMS: usize = BLOCK_BYTES / SUM_BYTES;
+/// There is an entry for each frame, so that files of one part fill the memory, and for so many frames one more: sets fill unevenly.
+const FRAMES_PER_SPARE_ENTRY: usize = 7;
+/// A block of several parts has so many frames at least.
+const FRAMES_PER_SPREAD: usize = 2;
 const PAGE: usize = 4096;
 /// The number of times that a read begins again because the entry changed under it, before it gives up: each change
 /// means that the block was evicted or got a part, so that more than a few are not luck.
@@ -44,49 +46,6 @@ pub(super) struct Set {
     pub tags: [AtomicU64; WAYS],
 }
 
-/// The entry of a block.
-#[repr(C, align(64))]
-pub(super) struct FrameEntry {
-    /// Odd while the rest changes.
-    seq: AtomicU64,
-    file: [AtomicU64; 2],
-    block: AtomicU32,
-    /// Bytes of the block: less than `BLOCK_BYTES` only at a file's end.
-    pub bytes: AtomicU32,
-    /// A bit for each part that is there.
-    pub parts: AtomicU32,
-    pub frames: [AtomicU32; BLOCK_PARTS],
-    pub sums: [AtomicU32; SUMS],
-}
-
-impl FrameEntry {
-    /// Changes an entry, so that readers who are at it begin again. One caller at a time.
-    pub(super) fn change(&self, change: impl FnOnce(&FrameEntry)) {
-        let seq = self.seq.load(Relaxed);
-        self.seq.store(seq.wrapping_add(1), Relaxed);
-        fence(Release);
-        change(self);
-        self.seq.store(seq.wrapping_add(2), Release);
-    }
-
-    pub(super) fn name(&self, key: BlockKey, bytes: u32) {
-        self.file[0].store(key.file[0], Relaxed);
-        self.file[1].store(key.file[1], Relaxed);
-        self.block.store(key.block, Relaxed);
-        self.bytes.store(bytes, Relaxed);
-        self.parts.store(0, Relaxed);
-        // A bit of `parts` that flips must not bring back what was here before, with sums that are right.
-        self.sums.iter().for_each(|sum| sum.store(0, Relaxed));
-    }
-
-    pub(super) fn key(&self) -> BlockKey {
-        BlockKey {
-            file: [self.file[0].load(Relaxed), self.file[1].load(Relaxed)],
-            block: self.block.load(Relaxed),
-        }
-    }
-}
-
 /// The reason for which a read gave nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Miss {
@@ -104,9 +63,9 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// For so many frames. A pool of files as short as [`FRAMES_PER_ENTRY`] parts fills its memory still.
+    /// For so many frames. A pool of files of one part fills its memory still.
     pub(super) fn for_frames(frames: usize) -> Layout {
-        let entries = frames.div_ceil(FRAMES_PER_ENTRY) + WAYS;
+        let entries = frames + frames.div_ceil(FRAMES_PER_SPARE_ENTRY) + WAYS;
         Layout {
             sets: entries.div_ceil(WAYS),
             frames,
@@ -117,6 +76,11 @@ impl Layout {
         self.sets * WAYS
     }
 
+    /// Blocks that may have several parts.
+    pub(super) fn spreads(&self) -> usize {
+        self.frames / FRAMES_PER_SPREAD
+    }
+
     fn sets_at(&self) -> usize {
         PAGE
     }
@@ -125,8 +89,12 @@ impl Layout {
         self.sets_at() + self.sets * size_of::<Set>()
     }
 
+    fn spreads_at(&self) -> usize {
+        self.entries_at() + self.entries() * size_of::<FrameEntry>()
+    }
+
     fn frames_at(&self) -> usize {
-        let end = self.entries_at() + self.entries() * size_of::<FrameEntry>();
+        let end = self.spreads_at() + self.spreads() * size_of::<Spread>();
         end.next_multiple_of(PAGE)
     }
 
@@ -295,6 +263,29 @@ impl BlockMapping {
         }
     }
 
+    /// A block's frames; `None` if there is no such place.
+    pub(super) fn spread(&self, number: u32) -> Option<&Spread> {
+        let number = number as usize;
+        // SAFETY: as for `entry`: within the mapping by the layout, and aligned, for entries end on 64 bytes.
+        (number < self.layout.spreads()).then(|| unsafe {
+            let spreads = self.base.add(self.layout.spreads_at()).cast::<Spread>();
+            spreads.add(number).as_ref()
+        })
+    }
+
+    /// The place of a part of a key's block; `None` if the entry contradicts itself.
+    pub(super) fn part(
+        &self,
+        entry: &FrameEntry,
+        key: BlockKey,
+        part: usize,
+    ) -> Option<StoredPart> {
+        match entry.spread() {
+            Some(number) => Some(self.spread(number)?.part(key, part)),
+            None => entry.only(key, part),
+        }
+    }
+
     /// The beginning of a frame; `None` if there is no such frame.
     fn frame(&self, index: u32) -> Option<NonNull<u8>> {
         let index = index as usize;
@@ -454,9 +445,9 @@ impl BlockMapping {
                 true => &mut *to,
                 false => &mut scratch.get_or_insert([0; SUM_BYTES])[..whole.len()],
             };
-            let frame = entry.frames[part].load(Relaxed);
-            let there = self.copy_out(frame, start % PART_BYTES, copied);
-            if !there || super::block::sum(copied) != entry.sums[sum].load(Relaxed) {
+            let stored = self.part(entry, key, part).ok_or(Miss::Damaged)?;
+            let there = self.copy_out(stored.frame, start % PART_BYTES, copied);
+            if !there || super::block::sum(copied) != stored.sums[sum % PART_SUMS] {
                 return Err(Miss::Damaged);
             }
             if let Some(scratch) = &scratch

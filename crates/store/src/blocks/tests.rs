@@ -199,7 +199,8 @@ fn a_strange_memory_is_an_error_and_harms_nobody() {
     let mount = BlockMapping::open(blocks.descriptor().unwrap()).unwrap();
     let index = mount.find(key(1, 0)).unwrap();
     let entry = mount.entry(index);
-    let frames = &raw const entry.frames as u64;
+    let spread = mount.spread(entry.spread().unwrap()).unwrap();
+    let frames = &raw const spread.frames as u64;
     let base = mount.set(0) as *const _ as u64 - 4096;
     memory
         .write_all_at(&u32::MAX.to_le_bytes(), frames - base)
@@ -312,6 +313,72 @@ fn files_of_64_kib_fill_the_memory() {
     }
     let used = blocks.figures().frames_last;
     assert!(used >= 512 * BLOCK_PARTS * 97 / 100, "{used} frames");
+}
+
+/// Regression: there was an entry for each seven frames, so that a file of 4 KiB took 56 KiB of a pool that was full.
+#[test]
+fn files_of_4_kib_take_8_kib_each() {
+    let blocks = Blocks::new(64 << 20, BUCKETS).unwrap();
+    let files = (64 << 20) / PART_BYTES as u64;
+    for file in 0..files {
+        put(&blocks, key(file, 0), 4000, 0, Copies::Last);
+    }
+    let figures = blocks.figures();
+    assert!(
+        figures.blocks as u64 >= files * 97 / 100,
+        "{figures:?} of {files}"
+    );
+    let bytes = blocks.mapping().layout().bytes() as u64;
+    let table = bytes - (64 << 20);
+    assert!(table <= (64 << 20) * 4 / 100, "the table has {table} bytes");
+    // What is there can be read, by whoever maps it; and one that gets a second part keeps the first.
+    let mount = BlockMapping::open(blocks.descriptor().unwrap()).unwrap();
+    let there = |file: &u64| blocks.parts(key(*file, 0)) == 1;
+    let mut into = vec![0; 4000];
+    for file in (0..files).filter(there) {
+        mount.read(key(file, 0), 0, &mut into).unwrap();
+        assert!(into == part_of(key(file, 0), 4000, 0));
+    }
+    assert!(resident(&blocks) <= (64 << 20) + table);
+}
+
+/// The entry of a block with one part names it by itself: with the second one both lie in another place.
+#[test]
+fn d9_a_flipped_bit_of_an_entry_leads_to_no_other_block() {
+    let blocks = Blocks::new(4 * BLOCK, BUCKETS).unwrap();
+    let (one, many) = (key(1, 0), key(2, 0));
+    for part in [3, 5, 31] {
+        put(&blocks, one, BLOCK_BYTES, part, Copies::Last);
+        let mut into = vec![0; PART_BYTES];
+        for there in [3, 5, 31].into_iter().filter(|there| *there <= part) {
+            let read = blocks.mapping().read(one, there * PART_BYTES, &mut into);
+            read.unwrap();
+            assert!(
+                into == part_of(one, BLOCK_BYTES, there),
+                "{there} of {part}"
+            );
+        }
+    }
+    put_whole(&blocks, many, Copies::Last);
+    let entry = |key| blocks.mapping().entry(blocks.mapping().find(key).unwrap());
+    let own = entry(one).spread().unwrap();
+    entry(one).set_spread(entry(many).spread().unwrap());
+    let mut into = vec![0; 4096];
+    let read = blocks.mapping().read(one, 3 * PART_BYTES, &mut into);
+    assert_eq!(read, Err(Miss::Damaged));
+    entry(one).set_spread(u32::MAX - 1);
+    let read = blocks.mapping().read(one, 3 * PART_BYTES, &mut into);
+    assert_eq!(read, Err(Miss::Damaged));
+    entry(one).set_spread(own);
+    // All comes back.
+    for key in [one, many] {
+        blocks.drop_bucket(blocks.bucket_of(key));
+    }
+    assert_eq!(blocks.figures().frames_last, 0);
+    for i in 0..4 {
+        put_whole(&blocks, key(9, i), Copies::Last);
+    }
+    assert_eq!(blocks.figures().blocks, 4);
 }
 
 proptest! {

@@ -12,6 +12,7 @@ use staves_model::mutant::{Mutant, planted};
 use super::block::{BLOCK_BYTES, BLOCK_PARTS, BlockKey, PART_BYTES, SUM_BYTES};
 use super::buckets::Buckets;
 use super::changes::Changes;
+use super::entry::{FrameEntry, StoredPart};
 use super::policy::Policy;
 use super::shared::{BlockMapping, Layout, Miss, WAYS};
 
@@ -103,6 +104,9 @@ pub(super) struct BlocksInner {
     pub(super) punched: Vec<u32>,
     /// From here on never used.
     pub(super) untouched: u32,
+    /// Places for the frames of a block that nobody has, and from where on they were never used.
+    spreads: Vec<u32>,
+    spreads_untouched: u32,
     /// Frames in use or on their way into it, and how many there may be.
     pub(super) taken: usize,
     pub(super) frames_max: usize,
@@ -129,6 +133,8 @@ impl Blocks {
             free: Vec::new(),
             punched: Vec::new(),
             untouched: 0,
+            spreads: Vec::new(),
+            spreads_untouched: 0,
             taken: 0,
             frames_max: frames,
             blocks: 0,
@@ -181,8 +187,11 @@ impl Blocks {
         };
         // Outside the lock: nobody else has the frame.
         self.mapping.fill(frame, bytes);
-        let mut sums = [0; PART_BYTES / SUM_BYTES];
-        for (sum, bytes) in sums.iter_mut().zip(bytes.chunks(SUM_BYTES)) {
+        let mut stored = StoredPart {
+            frame,
+            ..StoredPart::default()
+        };
+        for (sum, bytes) in stored.sums.iter_mut().zip(bytes.chunks(SUM_BYTES)) {
             *sum = super::block::sum(bytes);
         }
         let mut inner = self.inner.lock();
@@ -205,18 +214,41 @@ impl Blocks {
             }
             return Ok(());
         }
-        entry.change(|entry| {
-            entry.frames[part].store(frame, Relaxed);
-            let from = part * (PART_BYTES / SUM_BYTES);
-            for (to, sum) in entry.sums[from..].iter().zip(sums) {
-                to.store(sum, Relaxed);
-            }
-            entry.parts.store(parts | 1 << part, Relaxed);
-        });
+        self.add_part(&mut inner, entry, part, stored);
         inner.policy.grew(index as u32);
         inner.buckets.grew(index as u32);
         inner.changes.note(index);
         Ok(())
+    }
+
+    /// Names one more part of a block in its entry; from the second one on in a spread.
+    fn add_part(
+        &self,
+        inner: &mut BlocksInner,
+        entry: &FrameEntry,
+        part: usize,
+        stored: StoredPart,
+    ) {
+        let (key, parts) = (entry.key(), entry.parts.load(Relaxed));
+        let number = match entry.spread() {
+            None if parts != 0 => Some(inner.take_spread()),
+            number => number,
+        };
+        entry.change(|entry| {
+            match number {
+                None => entry.set_only(key, part, stored),
+                Some(number) => {
+                    let spread = self.mapping.spread(number).expect("a spread of ours");
+                    if entry.spread().is_none() {
+                        let first = parts.trailing_zeros() as usize;
+                        spread.set(key, first, entry.named_here(key));
+                        entry.set_spread(number);
+                    }
+                    spread.set(key, part, stored);
+                }
+            }
+            entry.parts.store(parts | 1 << part, Relaxed);
+        });
     }
 
     /// The number of buckets.
@@ -302,10 +334,18 @@ impl Blocks {
     pub(super) fn evict(&self, inner: &mut BlocksInner, index: usize) {
         let entry = self.mapping.entry(index);
         self.mapping.tag(index).store(0, Release);
-        let parts = entry.parts.load(Relaxed);
+        let (key, parts) = (entry.key(), entry.parts.load(Relaxed));
         entry.change(|entry| entry.parts.store(0, Relaxed));
-        for part in (0..BLOCK_PARTS).filter(|part| parts & 1 << part != 0) {
-            inner.give(entry.frames[part].load(Relaxed));
+        match entry.spread() {
+            None if parts == 0 => {}
+            None => inner.give(entry.named_here(key).frame),
+            Some(number) => {
+                let spread = self.mapping.spread(number).expect("a spread of ours");
+                for part in (0..BLOCK_PARTS).filter(|part| parts & 1 << part != 0) {
+                    inner.give(spread.part(key, part).frame);
+                }
+                inner.spreads.push(number);
+            }
         }
         inner.policy.remove(index as u32);
         inner.buckets.remove(index as u32, parts.count_ones());
@@ -441,6 +481,14 @@ impl BlocksInner {
     fn give(&mut self, frame: u32) {
         self.taken = self.taken.checked_sub(1).expect("a frame comes back once");
         self.free.push(frame);
+    }
+
+    /// There is one for each block of several frames, and frames are bounded.
+    fn take_spread(&mut self) -> u32 {
+        self.spreads.pop().unwrap_or_else(|| {
+            self.spreads_untouched += 1;
+            self.spreads_untouched - 1
+        })
     }
 }
 

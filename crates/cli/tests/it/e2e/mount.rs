@@ -27,7 +27,7 @@ pub fn bytes(len: usize) -> Vec<u8> {
 }
 
 /// Bytes that the page cache has not kept: reads go to the mount.
-fn read_anew(path: &Path) -> std::io::Result<Vec<u8>> {
+pub fn read_anew(path: &Path) -> std::io::Result<Vec<u8>> {
     let file = File::open(path)?;
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
     std::fs::read(path)

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use staves_testkit::tools::{can_mount, skip};
@@ -181,6 +182,51 @@ fn a_mount_in_the_background_keeps_nothing_of_who_started_it_and_says_what_it_is
     assert!(held.is_none(), "{held:?}");
 }
 
+/// Regression: where no node answered nothing could be mounted, though reads go to the source then.
+#[test]
+fn d11_a_mount_needs_no_node_and_uses_those_that_come() {
+    if !can_mount() {
+        return;
+    }
+    let mut cluster = Cluster::start(1);
+    let dir = tempfile::tempdir().expect("a folder");
+    let (source, from) = folder(dir.path(), "genomes");
+    let (point, to) = folder(dir.path(), "point");
+    std::fs::write(source.join("one"), vec![1; 300_000]).expect("a file");
+    std::fs::write(source.join("two"), vec![2; 300_000]).expect("a file");
+    assert_eq!(cluster.run(0, &POOL).code, Some(0));
+    cluster.end(0, "-KILL");
+
+    let mounted = cluster.run(0, &["mount", &from, &to, "-o", "json", "--deadline", "1s"]);
+    assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
+    let _point = Point(point.clone());
+    let warning = json(&mounted.stdout)["warning"].to_string();
+    assert!(warning.contains("no node answers"), "{warning}");
+    let (one, two) = (point.join("one"), point.join("two"));
+    let read = |path: PathBuf| answered("a file", move || std::fs::read(path).expect("bytes"));
+    assert!(read(one) == vec![1; 300_000]);
+
+    cluster.up(0);
+    cluster.wait_for("every bucket has a holder", 0, |s| {
+        let pools = s["pools"].as_array().into_iter().flatten();
+        let mut files = pools.filter(|p| p["kind"] == "files");
+        files.any(|p| p["whole"] == p["buckets"])
+    });
+    // It finds the node by itself, names the dataset there, and has it keep what is read.
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let shown = cluster.run(0, &["files", "show", "genomes", "-o", "json"]);
+        if shown.code == Some(0) && json(&shown.stdout)["in_memory_bytes"] == 300_000 {
+            break;
+        }
+        assert!(Instant::now() < until, "{}{}", shown.stdout, shown.stderr);
+        let path = two.clone();
+        let got = answered("a file", move || super::mount::read_anew(&path));
+        assert!(got.expect("bytes") == vec![2; 300_000]);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// One fault, one code, whichever way it is come by.
 #[test]
 fn one_fault_has_one_code() {
@@ -199,7 +245,6 @@ fn one_fault_has_one_code() {
             "--dataset",
         ),
         (vec!["mount", "gopher://lab", &to], 2, "gopher"),
-        (vec!["mount", &from, &to], 4, "--cluster and STAVES_CLUSTER"),
         (vec!["files", "list"], 4, "--cluster and STAVES_CLUSTER"),
     ] {
         let mut all = vec!["--cluster", "127.0.0.1:1", "--deadline", "1s"];

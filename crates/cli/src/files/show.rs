@@ -1,0 +1,228 @@
+//! `staves files show`: how much of a dataset is in memory, and on which nodes.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::time::Instant;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+use staves_client::{Dataset, OpenFile};
+use staves_model::{ClusterMap, NodeId, Pin};
+use staves_node::status::{NodeStatus, StatusReport};
+use tokio::time::timeout_at;
+
+use super::held::{ResidentBlocks, held, name_of, percent};
+use super::{FoundFile, aside, files_below, known, late, open, pins, source_of};
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, bytes, count, table};
+
+/// Shows a dataset: sums, and each of its files if `each`.
+pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Result<()> {
+    let data = open(session, name)?;
+    let (pool, map) = data.pool();
+    let asked = data.clone();
+    let found = aside(move || files_below(&asked, &[]))?;
+    let found = async { timeout_at(session.until.into(), found).await };
+    let files = session.runtime.block_on(found);
+    let files = files.map_err(|_| late(session, &source_of(&data)))?;
+    let files = files.context("the thread that asks the source ended")??;
+    let until = Instant::now() + session.left() * 4 / 5;
+    let held = held(&session.client, &map, pool, &files, until);
+    let held = session.runtime.block_on(held);
+    let pinned = pins(known(&map, name)?, name);
+    let shown = DatasetSums::of(&data, &map, &files, &held, &pinned);
+    let mut answer = shown.as_json(&map, each);
+    let mut warnings = Vec::new();
+    if !held.silent.is_empty() {
+        warnings.push(held.silence(&map));
+    }
+    let lacking = shown.lacking_pinned();
+    if !lacking.is_empty() {
+        let status = session.status_by(session.until);
+        warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
+    }
+    if !warnings.is_empty() {
+        output::warn(out, &mut answer, warnings.join("; "));
+    }
+    output::answer(out, &answer, |_| match each {
+        true => format!("{}\n{}", shown.list(&map), shown.sums(&map)),
+        false => shown.sums(&map),
+    })
+}
+
+/// The files of a dataset with what is in memory of them, and the sums of it.
+struct DatasetSums<'a> {
+    dataset: &'a str,
+    source: String,
+    files: Vec<FileSums<'a>>,
+    bytes: u64,
+    here: u64,
+    /// Bytes that each node has.
+    nodes: BTreeMap<NodeId, u64>,
+}
+
+struct FileSums<'a> {
+    file: &'a OpenFile,
+    path: String,
+    here: u64,
+    nodes: Vec<(NodeId, u64)>,
+    pinned: bool,
+}
+
+impl<'a> DatasetSums<'a> {
+    fn of(
+        data: &'a Dataset,
+        map: &ClusterMap,
+        files: &'a [FoundFile],
+        held: &ResidentBlocks,
+        pins: &[&Pin],
+    ) -> DatasetSums<'a> {
+        let pinned: HashSet<_> = pins
+            .iter()
+            .map(|pin| (&pin.path, &pin.version, pin.size))
+            .collect();
+        let mut nodes: BTreeMap<NodeId, u64> = BTreeMap::new();
+        // One that runs and has nothing is shown, too.
+        let up = map.nodes.values();
+        let up = up.filter(|node| map.is_up(node.id, node.incarnation));
+        nodes.extend(up.map(|node| (node.id, 0)));
+        nodes.retain(|node, _| !held.silent.contains(node));
+        let mut shown = Vec::with_capacity(files.len());
+        for found in files {
+            let (file, of) = (&found.file, found.file.version());
+            let by_node: Vec<_> = held.by_node(file).collect();
+            for (node, bytes) in &by_node {
+                *nodes.entry(*node).or_default() += bytes;
+            }
+            shown.push(FileSums {
+                file,
+                path: found.path(),
+                here: held.here(file),
+                nodes: by_node,
+                pinned: pinned.contains(&(&of.path, &of.version, of.size)),
+            });
+        }
+        DatasetSums {
+            dataset: data.name(),
+            source: source_of(data),
+            bytes: shown.iter().map(|file| file.file.size()).sum(),
+            here: shown.iter().map(|file| file.here).sum(),
+            files: shown,
+            nodes,
+        }
+    }
+
+    /// The number of files, and of those that are wholly in memory, in part, and pinned. An empty file is there always.
+    fn counts(&self) -> [usize; 4] {
+        let of = |which: &dyn Fn(&FileSums) -> bool| self.files.iter().filter(|f| which(f)).count();
+        let whole = of(&|f| f.here == f.file.size());
+        let some = of(&|f| f.here > 0 && f.here < f.file.size());
+        [self.files.len(), whole, some, of(&|f| f.pinned)]
+    }
+
+    /// Pinned files that are not all in memory.
+    fn lacking_pinned(&self) -> BTreeSet<String> {
+        let lacks = |f: &&FileSums| f.pinned && f.here < f.file.size();
+        let lacking = self.files.iter().filter(lacks);
+        lacking.map(|file| file.path.clone()).collect()
+    }
+
+    fn as_json(&self, map: &ClusterMap, each: bool) -> Value {
+        let by_name = |nodes: &mut dyn Iterator<Item = (NodeId, u64)>| -> BTreeMap<String, u64> {
+            nodes.map(|(n, bytes)| (name_of(map, n), bytes)).collect()
+        };
+        let [files, whole, some, pinned] = self.counts();
+        let mut answer = json!({
+            "dataset": self.dataset,
+            "source": self.source,
+            "bytes": self.bytes,
+            "in_memory_bytes": self.here,
+            "file_count": files,
+            "files_in_memory": whole,
+            "files_partly_in_memory": some,
+            "files_pinned": pinned,
+            "node_bytes": by_name(&mut self.nodes.iter().map(|(n, b)| (*n, *b))),
+        });
+        if each {
+            let files = self.files.iter().map(|file| {
+                json!({
+                    "path": file.path,
+                    "bytes": file.file.size(),
+                    "in_memory_bytes": file.here,
+                    "pinned": file.pinned,
+                    "node_bytes": by_name(&mut file.nodes.iter().copied()),
+                })
+            });
+            answer["files"] = files.collect();
+        }
+        answer
+    }
+
+    fn sums(&self, map: &ClusterMap) -> String {
+        let [files, whole, some, pinned] = self.counts();
+        let mut pairs = vec![
+            ("dataset", self.dataset.to_owned()),
+            ("source", self.source.clone()),
+            ("files", files.to_string()),
+            ("wholly in memory", whole.to_string()),
+            ("partly", some.to_string()),
+            ("not", (files - whole - some).to_string()),
+        ];
+        if pinned > 0 {
+            pairs.push(("pinned", pinned.to_string()));
+        }
+        let of = |node_bytes: u64| match node_bytes {
+            0 => bytes(0),
+            some => format!("{} ({})", bytes(some), percent(some, self.bytes)),
+        };
+        let nodes = self.nodes.iter();
+        let nodes = nodes.map(|(node, bytes)| vec![name_of(map, *node), of(*bytes)]);
+        format!(
+            "{}\n{}\n{} of {} in memory ({})",
+            output::properties(pairs),
+            table(&["node", "has "], nodes),
+            bytes(self.here),
+            bytes(self.bytes),
+            percent(self.here, self.bytes)
+        )
+    }
+
+    fn list(&self, map: &ClusterMap) -> String {
+        let lines = self.files.iter().map(|file| {
+            let size = file.file.size();
+            let share = |(node, bytes): &(NodeId, u64)| {
+                format!("{}: {}", name_of(map, *node), percent(*bytes, size))
+            };
+            let nodes: Vec<String> = file.nodes.iter().map(share).collect();
+            vec![
+                file.path.clone(),
+                bytes(size),
+                percent(file.here, size),
+                if file.pinned { "yes" } else { "" }.to_owned(),
+                nodes.join(", "),
+            ]
+        });
+        table(
+            &["file", "size ", "in memory ", "pinned", "on nodes"],
+            lines,
+        )
+    }
+}
+
+/// That these pinned files are not all in memory, and why, as far as nodes say.
+fn lacks_pinned(
+    report: Option<&StatusReport>,
+    dataset: &str,
+    lacking: &BTreeSet<String>,
+) -> String {
+    let facts = |node: &NodeStatus| node.facts.clone().unwrap_or_default().lacking;
+    let mut nodes = report.into_iter().flat_map(|report| &report.nodes);
+    let said = nodes.find_map(|node| {
+        let mut facts = facts(node).into_iter();
+        let lack = facts.find(|lack| lack.dataset == dataset && lacking.contains(&lack.path))?;
+        Some(format!("{} of {}: {}", lack.path, node.name, lack.why))
+    });
+    let why = said.unwrap_or_else(|| "nodes fetch them now".to_owned());
+    let files = count(lacking.len(), "pinned file");
+    format!("{files} not all in memory ({why}); it is tried again by itself")
+}
