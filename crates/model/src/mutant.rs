@@ -54,11 +54,13 @@ mutants! {
         CopyForgetsIndex = 101,
         LargeNamedBeforeWritten = 102,
         NoOpNotRemembered = 104,
+        GetShowsUnstable = 105,
     ]
     /// Those of the memory service (`staves-memory`).
     MEMORY: [
         LostReadWaits = 501,
         OldPlaceNeedsNoMemory = 502,
+        ReadShowsUnstable = 503,
     ]
     /// Those of placement by capacity (`capacity.rs`).
     PLACEMENT: [
@@ -133,6 +135,13 @@ mutants! {
         StopJudgedByOneGroup = 711,
         LeasesSoughtFromTheFirstGroup = 712,
         DrainOfStopTakenBackLate = 713,
+    ]
+    /// Those of the bytes of regions (`region.rs`).
+    REGION: [
+        LoadTakesAll = 1001,
+        GrowthGoesRoundAnew = 1002,
+        GrowthBeginsInFront = 1003,
+        StretchesOverlap = 1004,
     ]
 }
 

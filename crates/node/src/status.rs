@@ -622,7 +622,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
         loading_regions: pool
             .regions()
             .iter()
-            .filter(|r| r.loading)
+            .filter(|r| r.is_loading())
             .map(|r| r.name.clone())
             .collect(),
         waiting: waits::waiting(map, pool),
