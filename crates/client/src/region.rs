@@ -605,10 +605,8 @@ impl Region {
         for offset in self.unadmitted(pieces) {
             // A load may have begun or ended since: the directory knows, and refuses while one goes on.
             let (region, offsets) = (self.id, offset..offset + 1);
-            let marked = self
-                .client
-                .propose(&Change::WriteRegion { region, offsets });
-            if let Err(error) = marked.await {
+            let mark = Change::WriteRegion { region, offsets };
+            if let Err(error) = self.client.propose(&mark).await {
                 let map = self.client.refresh().await?;
                 return Err(match map.region(self.id) {
                     Some(_) => error,

@@ -53,7 +53,7 @@ pub fn write(
         check_room(session, &stat, offset, known)?;
     }
     let progress = tell_at_ctrl_c(name, offset)?;
-    let mut load = loads.then(|| Load::new(offset, known));
+    let mut load = loads.then(|| BareLoad::new(offset, known));
     let mut written = put(
         session,
         &region,
@@ -82,7 +82,7 @@ pub fn write(
 }
 
 /// A load under way. Not all that it writes may be without parity: what shares groups with other bytes is logged.
-struct Load {
+struct BareLoad {
     /// The bytes that are certainly written, or were already.
     declared: Range<u64>,
     /// Those of them that have no parity meanwhile.
@@ -91,9 +91,9 @@ struct Load {
     bare_bytes: u64,
 }
 
-impl Load {
-    fn new(offset: u64, known: u64) -> Load {
-        Load {
+impl BareLoad {
+    fn new(offset: u64, known: u64) -> BareLoad {
+        BareLoad {
             declared: offset..offset.saturating_add(known),
             bare: Vec::new(),
             bare_bytes: 0,
@@ -230,9 +230,9 @@ fn told(count: u64) -> String {
     }
 }
 
-/// How far a write is.
+/// The progress of a write.
 #[derive(Default)]
-struct Progress {
+struct WriteProgress {
     /// Bytes that were acknowledged.
     written: AtomicU64,
     /// Some of them have no parity yet.
@@ -241,8 +241,8 @@ struct Progress {
 
 /// From now on Ctrl-C (and SIGTERM) says how much is safe before it ends the program, by the progress that is noted in
 /// what this returns.
-fn tell_at_ctrl_c(name: &str, offset: u64) -> anyhow::Result<Arc<Progress>> {
-    let progress = Arc::new(Progress::default());
+fn tell_at_ctrl_c(name: &str, offset: u64) -> anyhow::Result<Arc<WriteProgress>> {
+    let progress = Arc::new(WriteProgress::default());
     let (name, told) = (name.to_owned(), progress.clone());
     at_signal(move || {
         let written = told.written.load(Ordering::SeqCst);
@@ -273,8 +273,8 @@ fn put(
     session: &Cluster,
     region: &Region,
     offset: u64,
-    progress: &Progress,
-    load: &mut Option<Load>,
+    progress: &WriteProgress,
+    load: &mut Option<BareLoad>,
     ahead: &mut Bytes,
     mut next: impl FnMut() -> anyhow::Result<Bytes>,
 ) -> anyhow::Result<u64> {
