@@ -182,7 +182,7 @@ pub fn proposals() -> Vec<Change> {
         },
         Change::LoadRegion {
             name: "r".into(),
-            on: true,
+            load: Some(0..1 << 20),
         },
         Change::DeleteRegion { name: "r".into() },
         Change::PinFiles(vec![pin]),

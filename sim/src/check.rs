@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use staves_erasure::field;
 use staves_group::{Durability, Member};
 use staves_model::{Epoch, Group, Label, MemberSlot, PAGE_BYTES, bucket_slot};
+use staves_wire::group::{Delta, RequestId};
 
 use crate::ghost::Done;
 use crate::node::PAGES;
@@ -316,6 +317,43 @@ impl World {
             );
             self.violation(what);
         }
+    }
+
+    /// A read is about to show what a request wrote (I8): every listed copy that is there has it.
+    pub(crate) fn check_shown(&mut self, node: usize, request: RequestId) {
+        let name = |r: &RequestId| (r.client, r.number);
+        let what = self.bad_shown(node, |delta| {
+            delta.request.as_ref().map(name) == Some(name(&request))
+        });
+        what.into_iter().for_each(|what| self.violation(what));
+    }
+
+    /// The same of a register's value.
+    pub(crate) fn check_shown_value(&mut self, node: usize, value: u64) {
+        let what = self.bad_shown(node, |delta| delta.bytes[..] == value.to_le_bytes());
+        what.into_iter().for_each(|what| self.violation(what));
+    }
+
+    // By the data bucket's own log, which holds what may not be everywhere yet, and by what its peers really received.
+    fn bad_shown(&self, node: usize, is_shown: impl Fn(&Delta) -> bool) -> Option<String> {
+        let member = self.nodes[node].member.as_deref()?;
+        let stream = member.slot().filter(|_| member.is_data())?.index();
+        let log = &member.stream(stream)?.log;
+        let label = log.all().filter(|delta| is_shown(delta)).last()?.label;
+        let group = member.view().filter(|_| label.epoch == member.epoch())?;
+        for slot in group.protectors(stream) {
+            let other = group.member(slot);
+            let other = other.and_then(|x| self.entry_of(self.nodes[node].group, x.id));
+            let peer = other.and_then(|n| self.nodes[n].member.as_deref());
+            let peer = peer.filter(|p| p.installed() == member.epoch());
+            let received = peer.and_then(|p| p.stream(stream)).map(|s| s.prefix);
+            if received.is_some_and(|received| received < label.seq) {
+                return Some(format!(
+                    "I8 node {node} shows what {label:?} wrote, and slot {slot} has received {received:?}"
+                ));
+            }
+        }
+        None
     }
 
     /// A write is about to be answered (I7, I1). A seq of 0: a retry, answered again.

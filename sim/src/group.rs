@@ -1,10 +1,11 @@
 //! A reliability group of a simulated world: its shape, its service with the clients' history, and the judges' account of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use staves_erasure::Code;
 use staves_model::{DiskId, Group, GroupId, K_MAX, NodeId, PoolId, Region};
+use staves_wire::group::RequestId;
 use staves_wire::service::PoolRef;
 
 use crate::ghost::Ghost;
@@ -34,6 +35,8 @@ pub struct SimGroup {
     pub history: Vec<Operation>,
     /// The load of its service; with none, clients use the members' registers.
     pub load: Option<Box<dyn Load>>,
+    /// The names of its operations at the buckets, by their place in the load's history.
+    pub(crate) requests: BTreeMap<usize, RequestId>,
     /// The service's objects are chunks of regions.
     pub has_regions: bool,
     /// The regions that there were, the present one last, each with its last known size.
@@ -68,6 +71,7 @@ impl SimGroup {
             has_regions: service.is_some_and(|service| service.has_regions),
             regions: Vec::new(),
             late: None,
+            requests: BTreeMap::new(),
             lives: vec![0],
             ghost: Ghost::default(),
             since: 0,

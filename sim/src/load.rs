@@ -82,7 +82,7 @@ fn serves_keys(s: &Scenario) -> bool {
 // Every third seed with m > 1 and some others, and each run with a planted bug of the service.
 fn serves_memory(s: &Scenario) -> bool {
     match s.mutant {
-        Some(m) => Mutant::MEMORY.contains(&m),
+        Some(m) => Mutant::MEMORY.contains(&m) || Mutant::REGION.contains(&m),
         None if s.m > 1 => s.seed % 3 == 1,
         None => s.seed / 5 % 8 == 4,
     }
@@ -225,6 +225,8 @@ pub trait Load: Any {
     fn objects(&self) -> Vec<ObjectId>;
     /// True if the operation changes nothing.
     fn is_read(&self, operation: usize) -> bool;
+    /// The writes whose values the answer to a read shows, as far as values tell.
+    fn shown(&self, operation: usize, answer: &Answer) -> Vec<usize>;
     /// True if the operation has its answer.
     fn is_answered(&self, operation: usize) -> bool;
     /// The service's form of an operation on the object with this number in its data bucket, and the object's hash slot.
@@ -379,6 +381,18 @@ impl<W: Workload> Load for Served<W> {
 
     fn is_read(&self, operation: usize) -> bool {
         self.history[operation].operation.is_read()
+    }
+
+    fn shown(&self, operation: usize, answer: &Answer) -> Vec<usize> {
+        let read = &self.history[operation];
+        let Some(seen) = W::seen(&read.operation, answer) else {
+            return Vec::new();
+        };
+        let shows = |(_, write): &(usize, &HistoryEntry<W::Operation>)| {
+            write.object == read.object && W::shows(&read.operation, &seen, &write.operation)
+        };
+        let writes = self.history.iter().enumerate().filter(shows);
+        writes.map(|(index, _)| index).collect()
     }
 
     fn is_answered(&self, operation: usize) -> bool {

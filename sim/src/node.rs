@@ -413,6 +413,7 @@ impl World {
         }
         for (read, value) in reads {
             self.check_read(node);
+            self.check_shown_value(node, value);
             let life = self.life(self.nodes[node].group);
             self.send(
                 node,

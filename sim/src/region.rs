@@ -2,7 +2,9 @@
 //! and now and then it is deleted and another begins, with a group of its own: nodes and clients learn of that
 //! late, and those that still have the old one go on with it.
 
-use staves_model::{CHUNK_BYTES, Change, GroupId, Region};
+use std::collections::BTreeSet;
+
+use staves_model::{CHUNK_BYTES, Change, GroupId, Place, Region, stretch_unit};
 
 use crate::event::Happening;
 use crate::ghost::{Done, Ghost};
@@ -69,6 +71,38 @@ impl World {
             let region = self.newest_region(g);
             self.groups[g].regions.pop();
             self.groups[g].regions.push(region);
+            self.check_growth(g);
+        }
+    }
+
+    // The region stays within its first group here. Were it to grow by further ones, its clients would still find each
+    // chunk where they know it, by maps of any age, and no chunk in the place of another.
+    fn check_growth(&mut self, g: usize) {
+        let (m, small) = (self.groups[g].m as u8, self.newest_region(g));
+        let mut map = self.directory.map.clone();
+        for groups in 1..=2 {
+            let grow = Change::GrowRegion {
+                name: small.name.clone(),
+                size_bytes: small.size_bytes + groups * (groups + 1) / 2 * stretch_unit(m),
+            };
+            let grown = map.apply(None, &grow).is_ok();
+            let Some((_, large)) = map.region_named(&small.name).filter(|_| grown) else {
+                return self.violation("a region of few groups does not grow".into());
+            };
+            let place = |of: &Region, chunk| of.place(chunk * CHUNK_BYTES, m);
+            let mut moved =
+                (0..chunks_of(&small)).filter(|c| place(&small, *c) != place(large, *c));
+            if let Some(chunk) = moved.next() {
+                return self.violation(format!("chunk {chunk} of a region moves when it grows"));
+            }
+            let mut taken = BTreeSet::new();
+            let is_new = |p: Place| taken.insert((p.group, p.slot, p.offset));
+            let apart = (0..chunks_of(large))
+                .filter_map(|c| place(large, c))
+                .all(is_new);
+            if !apart {
+                return self.violation("two chunks of a region have one place".into());
+            }
         }
     }
 

@@ -161,6 +161,10 @@ impl World {
             operation: r.operation,
             deadline: header.deadline,
         };
+        if let Some(id) = header.request {
+            let g = self.nodes[node].group;
+            self.groups[g].requests.insert(r.operation, id);
+        }
         self.open.insert((node, header.token), open);
         // Mostly; else what was made goes with the next step.
         let flush = self.rng.chance(900);
@@ -219,6 +223,13 @@ impl World {
         let load = self.groups[g].load.as_deref();
         if load.is_some_and(is_read) && !matches!(answer, Answer::Error(..)) {
             self.check_read(node);
+            let load = self.groups[g].load.as_deref();
+            let shown = load.map(|load| load.shown(open.operation, &answer));
+            for write in shown.unwrap_or_default() {
+                if let Some(request) = self.groups[g].requests.get(&write).copied() {
+                    self.check_shown(node, request);
+                }
+            }
         }
         self.check_life(node);
         self.reply(node, g, open.route, (open.attempt, open.revision), answer);

@@ -218,6 +218,7 @@ impl Service for Cache {
                     u64::from(matches!((op, &answer), (Op::Get { .. }, Answer::Value(_))));
                 match kept {
                     true => context.record(header, answer, 0),
+                    false if planted(Mutant::GetShowsUnstable) => Outcome::read(0, answer),
                     false => Outcome::read(context.unstable_seq(key_hash), answer),
                 }
             }

@@ -244,7 +244,7 @@ fn described(stat: &RegionStat) -> String {
 fn state(stat: &RegionStat) -> String {
     let lost: Vec<String> = stat.lost.iter().map(ToString::to_string).collect();
     match (&lost[..], stat.loading) {
-        ([], true) => "being loaded: it has no parity".into(),
+        ([], true) => "being loaded: what is loaded has no parity".into(),
         ([], false) => "in use".into(),
         ([one], _) => format!(
             "group {one} is lost: more of its nodes failed than {} bears; 'staves group show {one}' says what can be done",

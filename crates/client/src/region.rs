@@ -1,13 +1,15 @@
 //! Regions: flat bytes spread over the cluster.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use staves_model::{
     Change, ClusterMap, GroupId, Pool, PoolId, Region as Entry, RegionId, Revision, ServiceId,
-    with_unit,
+    Stretch, StretchState, with_unit,
 };
 use staves_net::NetError;
 use staves_wire::directory::{Propose, Proposed};
@@ -29,6 +31,8 @@ pub struct Region {
     client: Client,
     id: RegionId,
     name: Arc<str>,
+    /// The bytes of the load that was begun by this handle or a clone of it.
+    load: Arc<Mutex<Option<Range<u64>>>>,
 }
 
 /// The state of a region.
@@ -48,9 +52,9 @@ pub struct RegionStat {
     pub groups: Vec<GroupId>,
     /// Those of them that are lost: more of their nodes failed than the scheme bears.
     pub lost: Vec<GroupId>,
-    /// It is being loaded: it has no parity.
+    /// It is being loaded: some of its groups have no parity.
     pub loading: bool,
-    /// Its groups have all the parity that they are to have: none while it is loaded, otherwise the scheme's,
+    /// Its groups have all the parity that they are to have: none where it is loaded, otherwise the scheme's,
     /// as far as there are nodes, and all of it complete.
     pub settled: bool,
 }
@@ -106,6 +110,7 @@ impl Client {
                     client: self.clone(),
                     id,
                     name: name.into(),
+                    load: Arc::default(),
                 });
             }
             if Instant::now() >= asked_until {
@@ -211,8 +216,8 @@ fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat {
         capacity_bytes: region.capacity_bytes(pool.scheme.m),
         groups: region.groups().collect(),
         lost: lost(map, region).collect(),
-        loading: region.loading,
-        settled: region.groups().all(|id| settled(map, pool, region, id)),
+        loading: region.is_loading(),
+        settled: region.groups().all(|id| settled(map, pool, id)),
     }
 }
 
@@ -222,19 +227,15 @@ fn lost<'a>(map: &'a ClusterMap, region: &'a Entry) -> impl Iterator<Item = Grou
 }
 
 /// Returns true if a group has the parity that it is to have.
-fn settled(map: &ClusterMap, pool: &Pool, region: &Entry, id: GroupId) -> bool {
+fn settled(map: &ClusterMap, pool: &Pool, id: GroupId) -> bool {
     let Some(group) = map.groups.get(&id).filter(|group| group.open) else {
         return false;
     };
     let homes = map.nodes.values().filter(|node| !node.draining).count();
-    let wanted = match region.loading {
-        true => usize::from(group.m),
-        false => pool.scheme.width().min(homes),
-    };
     let complete = group.listed().filter(|(_, member)| member.complete).count();
-    match region.loading {
-        true => group.listed().count() <= wanted,
-        false => complete >= wanted,
+    match pool.is_loading(id) {
+        true => group.listed().count() <= usize::from(group.m),
+        false => complete >= pool.scheme.width().min(homes),
     }
 }
 
@@ -278,44 +279,76 @@ impl Region {
         }
     }
 
-    /// Begins or ends a load, and returns once all its groups are as that wants them (row H11). While it goes on
-    /// the region has no parity: what is written is neither logged nor sent to other nodes, and what a node
-    /// holds of the region is lost with the node, what was there before included. When it ends, parity is
-    /// made of the data in one pass.
-    pub async fn load(&self, on: bool) -> Result<(), ClientError> {
-        let name = self.name.to_string();
-        self.change(&Change::LoadRegion { name, on }).await?;
+    /// Begins a load of `len` bytes from `offset` on, and returns the ranges of them that this handle may write without
+    /// parity now (row H11): in stretches that held nothing, or of which it overwrites every byte. What is written
+    /// there is neither logged nor sent to other nodes, and what a node holds of it is lost with the node; nobody else
+    /// may write there. All other bytes keep their parity, and are written as ever. `protect` ends it.
+    pub async fn load(&self, offset: u64, len: u64) -> Result<Vec<Range<u64>>, ClientError> {
+        let load = offset..offset.saturating_add(len);
+        let begun = |of: &Self| {
+            let map = of.client.map();
+            let (pool, region) = map.region(of.id).ok_or_else(|| of.deleted())?;
+            of.check_range(region, offset, len)?;
+            let loadable = region.loadable(pool.scheme.m, load.clone());
+            Ok::<_, ClientError>(loadable.collect::<Vec<_>>())
+        };
+        self.client.refresh().await?;
+        let is_begun = |s: &(Range<u64>, Stretch)| s.1.state == StretchState::Loading;
+        if !begun(self)?.iter().all(is_begun) {
+            let (name, load) = (self.name.to_string(), Some(load.clone()));
+            self.change(&Change::LoadRegion { name, load }).await?;
+        }
+        let mut bare = begun(self)?;
+        bare.retain(is_begun);
+        let groups: Vec<GroupId> = bare.iter().flat_map(|(_, s)| s.groups()).collect();
+        let late = "the parity of what is overwritten was not given up in time; ask again, or see 'staves group list'";
+        self.until_settled(late, |_| groups.clone()).await?;
+        if !bare.is_empty() {
+            let mut of = self.load.lock();
+            let all = of.clone().unwrap_or(load.clone());
+            *of = Some(all.start.min(load.start)..all.end.max(load.end));
+        }
+        let cut = |b: Range<u64>| b.start.max(load.start)..b.end.min(load.end);
+        Ok(bare.into_iter().map(|(bytes, _)| cut(bytes)).collect())
+    }
+
+    /// Ends all loads of the region, and returns once its parity is made of the data, in one pass.
+    pub async fn protect(&self) -> Result<(), ClientError> {
+        let (name, load) = (self.name.to_string(), None);
+        self.change(&Change::LoadRegion { name, load }).await?;
+        *self.load.lock() = None;
+        let late = "its parity is still being made; 'staves group list' shows how far it is";
+        self.until_settled(late, |region| region.groups().collect())
+            .await
+    }
+
+    /// Until these groups have the parity that they are to have; `late` says what is in the way by the deadline.
+    async fn until_settled(
+        &self,
+        late: &str,
+        groups: impl Fn(&Entry) -> Vec<GroupId>,
+    ) -> Result<(), ClientError> {
         let deadline = self.client.deadline();
         loop {
-            let settled = self.stat().await?.settled;
-            // A lost group may pass for settled: the members that it had are still listed.
-            if !(settled && on) {
-                self.not_lost()?;
-            }
-            if settled {
+            let map = self.client.refresh().await?;
+            let (pool, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
+            let groups = groups(region);
+            self.not_lost(&map, &groups)?;
+            if groups.iter().all(|id| settled(&map, pool, *id)) {
                 return Ok(());
             }
             if Instant::now() >= deadline {
-                let text = match on {
-                    true => {
-                        "its parity was not given up in time; ask again, or see 'staves group list'"
-                    }
-                    false => {
-                        "its parity is still being made; 'staves group list' shows how far it is"
-                    }
-                };
-                let text = format!("region '{}': {text}", self.name);
+                let text = format!("region '{}': {late}", self.name);
                 return Err(ClientError::of(ErrorCode::Deadline, text));
             }
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
     /// Parity of a group that is lost is never made.
-    fn not_lost(&self) -> Result<(), ClientError> {
-        let map = self.client.map();
-        let (_, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
-        let Some(group) = lost(&map, region).next() else {
+    fn not_lost(&self, map: &ClusterMap, groups: &[GroupId]) -> Result<(), ClientError> {
+        let is_lost = |id: &&GroupId| map.groups.get(id).is_some_and(|group| group.lost);
+        let Some(group) = groups.iter().find(is_lost) else {
             return Ok(());
         };
         let name = &self.name;
@@ -516,6 +549,9 @@ impl Region {
         });
         let ops: Vec<ServiceOp> = ops.collect();
         let writes = ops.iter().any(|op| op.is_write);
+        if writes {
+            self.admit(pieces).await?;
+        }
         let Some(pool) = pieces.first().map(|piece| PoolRef::Id(piece.pool)) else {
             return Ok(Vec::new());
         };
@@ -561,6 +597,57 @@ impl Region {
                 Err(ClientError::of(code, text))
             }
         }
+    }
+
+    /// Before a write: stretches that nobody has written to are marked as written, and those that are loaded are left to
+    /// whoever loads them.
+    async fn admit(&self, pieces: &[Piece]) -> Result<(), ClientError> {
+        for offset in self.unadmitted(pieces) {
+            // A load may have begun or ended since: the directory knows, and refuses while one goes on.
+            let (region, offsets) = (self.id, offset..offset + 1);
+            let mark = Change::WriteRegion { region, offsets };
+            if let Err(error) = self.client.propose(&mark).await {
+                let map = self.client.refresh().await?;
+                return Err(match map.region(self.id) {
+                    Some(_) => error,
+                    None => self.deleted(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// An offset of a write in each stretch to which it may not go yet, by the map at hand.
+    fn unadmitted(&self, pieces: &[Piece]) -> Vec<u64> {
+        let map = self.client.map();
+        let Some((_, region)) = map.region(self.id) else {
+            return Vec::new();
+        };
+        let is_written = |s: &Stretch| s.state == StretchState::Written;
+        if region.stretches.iter().all(is_written) {
+            return Vec::new();
+        }
+        let load = self.load.lock().clone();
+        let in_load = |piece: &Piece| {
+            let end = piece.at + piece.len as u64;
+            let within = |load: &Range<u64>| load.start <= piece.at && end <= load.end;
+            load.as_ref().is_some_and(within)
+        };
+        let mut offsets = BTreeMap::new();
+        for piece in pieces {
+            let Address::Bucket(group, _) = piece.to else {
+                continue;
+            };
+            let stretch = region.stretches.iter().find(|s| s.contains(group));
+            match stretch.map(|stretch| (stretch.first, stretch.state)) {
+                Some((_, StretchState::Loading)) if in_load(piece) => {}
+                Some((first, StretchState::Loading | StretchState::Empty)) => {
+                    offsets.insert(first, piece.at);
+                }
+                _ => {}
+            }
+        }
+        offsets.into_values().collect()
     }
 
     fn deleted(&self) -> ClientError {

@@ -210,6 +210,14 @@ impl Workload for KeyLoad {
         }
     }
 
+    // Texts are of one write each; what an append or a count leaves is not told apart.
+    fn shows(_read: &OnKey, seen: &Seen, write: &OnKey) -> bool {
+        match write.step {
+            Step::Set(content) | Step::SetIfAbsent(content) => *seen == Seen::Value(content),
+            _ => false,
+        }
+    }
+
     // A number that was given twice shows in whatever order the operations were done.
     fn judge(object: u64, answered: &[(OnKey, Seen)]) -> Result<(), String> {
         let counts = |(operation, _): &&(OnKey, Seen)| matches!(operation.step, Step::Incr(_));

@@ -85,6 +85,15 @@ impl Workload for ChunkLoad {
         }
     }
 
+    // Values are of one write each.
+    fn shows(_read: &OnChunk, seen: &ChunkSeen, write: &OnChunk) -> bool {
+        match (seen, *write) {
+            (ChunkSeen::Cells(cells), OnChunk::Write { value, .. }) => cells.contains(&value),
+            (ChunkSeen::Cells(cells), OnChunk::Swap { new, .. }) => cells.contains(&new),
+            _ => false,
+        }
+    }
+
     fn read(_chunk: u64) -> OnChunk {
         let (from, to) = (0, WORDS.len() - 1);
         OnChunk::Read { from, to }

@@ -101,6 +101,14 @@ pub trait Workload: 'static {
     ) -> &'static str {
         "answered"
     }
+    /// True if a read saw a value that only this write can have put there.
+    fn shows(
+        _read: &Self::Operation,
+        _seen: &<Self::Operation as Operation>::Seen,
+        _write: &Self::Operation,
+    ) -> bool {
+        false
+    }
     /// Judges the answered operations on an object by rules that hold in whatever order they were done.
     ///
     /// # Errors

@@ -26,7 +26,8 @@ use crate::types::{Applied, Proposal, Types};
 /// 5. The answer to a ping says whether the node stops.
 /// 6. Members are (node, disk, life), and their calls are one request.
 /// 7. Nodes pass on what is meant for one that its sender does not reach.
-pub const VERSION: u8 = 7;
+/// 8. Parts of a region are loaded and written, not all of it: the map and its changes say which.
+pub const VERSION: u8 = 8;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]

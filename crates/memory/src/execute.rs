@@ -123,6 +123,11 @@ impl Memory {
         match read {
             Ok(seq) => {
                 self.stats.reads += 1;
+                let seq = if planted(Mutant::ReadShowsUnstable) {
+                    0
+                } else {
+                    seq
+                };
                 Outcome::read(seq, Answer::Value(bytes.into()))
             }
             Err(ReadError::Missing { .. } | ReadError::NoLease) => {

@@ -13,6 +13,8 @@ mod pins;
 mod pools;
 mod regions;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 pub use self::epochs::NewEpoch;
@@ -26,7 +28,9 @@ pub use self::outcome::{
 
 use self::outcome::bad_name;
 use crate::files::Pin;
-use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, Revision};
+use crate::ids::{
+    ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
+};
 use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
 use crate::scheme::Scheme;
 
@@ -158,12 +162,20 @@ pub enum Change {
         /// The region.
         name: String,
     },
-    /// Lets a region be without parity while it is loaded, or ends that (row H11).
+    /// Lets the stretches of a region that a load may leave without parity be so (`Region::loadable`), or has the parity
+    /// of all of them made (row H11).
     LoadRegion {
         /// The region.
         name: String,
-        /// Begin, or end.
-        on: bool,
+        /// The offsets that are to be loaded; `None` ends all loads.
+        load: Option<Range<u64>>,
+    },
+    /// Marks the stretches of some offsets as written, before the first write to them. Refused while one is loaded.
+    WriteRegion {
+        /// The region; not by its name, which another may have by now.
+        region: RegionId,
+        /// The offsets.
+        offsets: Range<u64>,
     },
     /// A node changes what it holds of a files pool (row D3).
     Hold(NewHoldings),
@@ -244,7 +256,8 @@ impl ClusterMap {
             } => self.create_region(pool, name, *size_bytes),
             Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
             Change::DeleteRegion { name } => self.delete_region(name),
-            Change::LoadRegion { name, on } => self.load_region(name, *on),
+            Change::LoadRegion { name, load } => self.load_region(name, load.clone()),
+            Change::WriteRegion { region, offsets } => self.write_region(*region, offsets),
             Change::Hold(new) => self.hold(new),
             Change::SetDataset { pool, name, source } => self.set_dataset(pool, name, source),
             Change::DropDataset { name } => self.drop_dataset(name),

@@ -64,7 +64,8 @@ pub use map::{
 };
 pub use planner::{Planner, PlannerConfig, StuckReport};
 pub use region::{
-    BUCKET_CHUNKS, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch, stretch_unit,
+    BUCKET_CHUNKS, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch, StretchState,
+    stretch_unit,
 };
 pub use ring::Ring;
 pub use scheme::{

@@ -10,7 +10,7 @@ use crate::ids::{
 };
 pub use crate::kind::{KindRow, PoolKind};
 use crate::mutant::{Mutant, planted};
-use crate::region::Region;
+use crate::region::{Region, StretchState};
 use crate::scheme::{HASH_SLOTS, Scheme, bucket_slot};
 
 /// Is the node's process believed to run?
@@ -94,10 +94,10 @@ impl Pool {
         }
     }
 
-    /// True if a group of it belongs to a region that is being loaded.
+    /// True if a group of it belongs to a stretch that is being loaded.
     pub fn is_loading(&self, group: GroupId) -> bool {
-        let mut loading = self.regions().iter().filter(|region| region.loading);
-        loading.any(|region| region.stretches.iter().any(|s| s.contains(group)))
+        let mut stretches = self.regions().iter().flat_map(|region| &region.stretches);
+        stretches.any(|s| s.state == StretchState::Loading && s.contains(group))
     }
 
     /// The bucket (index into `groups`) of a hash slot.

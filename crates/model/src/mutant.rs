@@ -63,11 +63,13 @@ mutants! {
         CopyForgetsIndex = 101,
         LargeNamedBeforeWritten = 102,
         NoOpNotRemembered = 104,
+        GetShowsUnstable = 105,
     ]
     /// Those of the memory service (`staves-memory`).
     MEMORY: [
         LostReadWaits = 501,
         OldPlaceNeedsNoMemory = 502,
+        ReadShowsUnstable = 503,
     ]
     /// Those of placement by capacity (`capacity.rs`).
     PLACEMENT: [
@@ -179,6 +181,13 @@ mutants! {
         MapsWordBelieved = 1061,
         RetryNotMarked = 1062,
         OvertakenDoneLater = 1063,
+    ]
+    /// Those of the bytes of regions (`region.rs`).
+    REGION: [
+        LoadTakesAll = 901,
+        GrowthGoesRoundAnew = 902,
+        GrowthBeginsInFront = 903,
+        StretchesOverlap = 904,
     ]
 }
 

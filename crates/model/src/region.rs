@@ -13,9 +13,12 @@
 //!
 //! The place of a byte never changes: a region that grows gets further groups and moves nothing.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, MemberSlot, RegionId};
+use crate::mutant::{Mutant, planted};
 
 /// Bytes of a chunk: what goes to one data bucket before the next one's turn, and the unit in which a
 /// bucket takes memory for bytes that were never written before. Half of it makes blocks of 64 KiB slower by a
@@ -33,6 +36,21 @@ pub struct Stretch {
     pub first: GroupId,
     /// Their number; at least one.
     pub count: u32,
+    /// The state of its bytes.
+    pub state: StretchState,
+}
+
+/// The state of a stretch's bytes, and with it the parity of its groups. It is in the directory's map, so that a load and
+/// a first write are put in an order: no byte that was acknowledged outside of a load is ever without parity for its sake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum StretchState {
+    /// Nothing was ever written to it. A client that writes there first has it marked as `Written`.
+    Empty,
+    /// A load writes to it: its groups have no parity, so that what is written is neither logged nor sent, and
+    /// what a node holds of it is lost with the node. Nobody else writes. Then parity is made in one pass (row H11).
+    Loading,
+    /// It may hold bytes that were acknowledged, and has parity.
+    Written,
 }
 
 impl Stretch {
@@ -67,9 +85,6 @@ pub struct Region {
     pub size_bytes: u64,
     /// Its groups, in order of offset.
     pub stretches: Vec<Stretch>,
-    /// It is being loaded: its groups have no parity, so that what is written is neither logged nor sent, and
-    /// what a node holds of it is lost with the node. Once it is loaded, parity is made in one pass (row H11).
-    pub loading: bool,
 }
 
 /// The place of a byte of a region.
@@ -96,17 +111,60 @@ impl Region {
         self.stretches.iter().flat_map(|s| s.groups())
     }
 
+    /// Its stretches, each with the offsets that it holds; the last may reach beyond the region's end.
+    pub fn spans(&self, m: u8) -> impl Iterator<Item = (Range<u64>, Stretch)> + '_ {
+        self.stretches.iter().scan(0, move |end, stretch| {
+            let from = *end;
+            *end += stretch.bytes(m);
+            Some((from..*end, *stretch))
+        })
+    }
+
+    /// True if it is being loaded, or part of it.
+    pub fn is_loading(&self) -> bool {
+        let mut states = self.stretches.iter().map(|stretch| stretch.state);
+        states.any(|state| state == StretchState::Loading)
+    }
+
+    /// The stretches that a load of these bytes may leave without parity, each with what it holds: those that hold
+    /// nothing yet, and those of which no byte stays that is not overwritten. A load that was broken off goes on.
+    pub fn loadable(&self, m: u8, load: Range<u64>) -> impl Iterator<Item = (Range<u64>, Stretch)> {
+        let size = self.size_bytes;
+        self.spans(m).filter(move |(bytes, stretch)| {
+            let end = bytes.end.min(size);
+            let meets = bytes.start.max(load.start) < end.min(load.end);
+            let whole = load.start <= bytes.start && end <= load.end;
+            meets
+                && (whole
+                    || stretch.state != StretchState::Written
+                    || planted(Mutant::LoadTakesAll))
+        })
+    }
+
     /// The place of the byte at `offset`; `None` beyond the groups there are.
     pub fn place(&self, offset: u64, m: u8) -> Option<Place> {
-        let mut within = offset;
-        for stretch in &self.stretches {
-            let bytes = stretch.bytes(m);
-            if within < bytes {
-                return Some(stretch.place(within, m));
-            }
-            within -= bytes;
+        let mut spans = self.spans(m);
+        let (bytes, stretch) = spans.find(|(bytes, _)| bytes.contains(&offset))?;
+        if planted(Mutant::GrowthGoesRoundAnew) {
+            let count = self.stretches.iter().map(|stretch| stretch.count).sum();
+            let all = Stretch {
+                count,
+                ..self.stretches[0]
+            };
+            return Some(all.place(offset, m));
         }
-        None
+        if planted(Mutant::GrowthBeginsInFront) {
+            let newest = self.stretches.last().copied()?;
+            let left = self.capacity_bytes(m) - newest.bytes(m);
+            return Some(match offset.checked_sub(newest.bytes(m)) {
+                None => newest.place(offset, m),
+                Some(within) => self.stretches[0].place(within.min(left), m),
+            });
+        }
+        if planted(Mutant::StretchesOverlap) {
+            return Some(stretch.place(offset % stretch_unit(m), m));
+        }
+        Some(stretch.place(offset - bytes.start, m))
     }
 }
 
@@ -140,9 +198,9 @@ mod tests {
                 .map(|(first, count)| Stretch {
                     first: GroupId(*first),
                     count: *count,
+                    state: StretchState::Empty,
                 })
                 .collect(),
-            loading: false,
         }
     }
 

@@ -114,7 +114,7 @@ keys! {
     log: String = "info", "What is logged: error, warn, info, debug, trace, or directives such as 'info,staves_net=debug'.";
     pool: String = "cache", "The pool that Redis's protocol serves, and that a new cluster starts with.";
     scheme: Scheme = "1+2", "The scheme of a new cluster's first pool: one primary and so many copies, as far as there are nodes.";
-    buckets: u32 = "64", "How many buckets a new cluster's first pool has: a power of two.";
+    buckets: u32 = "64", "How many buckets a new cluster's first pool has: a power of two. Fewer where half of memory is less than 2 MiB for each, which a warning at the start and the status say; the number stays, whatever memory comes later.";
     threads: u32 = "0", "Worker threads; 0 is one for each core.";
     clients_max: u32 = "10000", "Most connections of Redis's protocol at a time.";
     in_flight_bytes_max: Size = "0", "Memory for requests and answers of clients that are under way, at all doors together; 0 is an eighth of memory, and 32MiB at least. When it is taken, large requests wait, and are refused after 3 to 6 s. A single one may be larger.";

@@ -357,6 +357,7 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
         Change::CreateRegion { .. }
             | Change::GrowRegion { .. }
             | Change::LoadRegion { .. }
+            | Change::WriteRegion { .. }
             | Change::DeleteRegion { .. }
             | Change::SetDataset { .. }
     );

@@ -366,6 +366,7 @@ impl Running {
             data: config.data.clone(),
             resp_port: doors.resp_port,
             memory_bytes: config.memory.0,
+            first_pool: start::asked_first_pool(config),
             stop_asked: watch::Sender::new(false),
             stopping: AtomicBool::new(false),
         })

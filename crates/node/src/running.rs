@@ -20,7 +20,7 @@ use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
 use crate::host::Host;
 use crate::status::{
-    DirectoryFacts, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
+    DirectoryFacts, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
 };
 use crate::witness::Witness;
 use staves_files_server::Files;
@@ -61,6 +61,8 @@ pub(crate) struct Running {
     pub(crate) data: Option<PathBuf>,
     pub(crate) resp_port: u16,
     pub(crate) memory_bytes: u64,
+    /// The pool that this node asked for when it began the cluster.
+    pub(crate) first_pool: Option<FirstPool>,
     /// Somebody asked the node to stop.
     pub(crate) stop_asked: watch::Sender<bool>,
     pub(crate) stopping: AtomicBool,
@@ -120,12 +122,16 @@ impl Running {
     /// The cluster as this node sees it.
     pub(crate) fn status(&self) -> StatusReport {
         let map = self.directory.map().borrow().clone();
-        StatusReport::new(
+        let report = StatusReport::new(
             &map,
             self.host.life.node,
             self.directory_facts(),
             [self.node_facts()],
-        )
+        );
+        match self.first_pool.clone() {
+            Some(pool) => report.with_first_pool(pool),
+            None => report,
+        }
     }
 
     pub(crate) fn status_json(&self) -> Vec<u8> {

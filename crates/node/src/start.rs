@@ -12,6 +12,7 @@ use staves_store::Budget;
 use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint, Size};
+use crate::status::FirstPool;
 
 /// The time to wait for a port that is in use, and between two tries.
 const PORT_WAIT: Duration = Duration::from_secs(3);
@@ -314,12 +315,22 @@ pub(crate) fn tell_differences(config: &Config) {
         buckets_for(config.memory.0 / 2, config.buckets),
     );
     if buckets < wanted && config.join.is_empty() {
-        tracing::info!(
+        tracing::warn!(
             buckets,
             wanted,
-            "little memory: a first pool gets fewer buckets"
+            "little memory: the first pool of a new cluster gets fewer buckets, for good, as each takes some memory even where it \
+             holds little; give more memory, or ask for fewer"
         );
     }
+}
+
+/// The first pool that a node asks for which begins a cluster, or began it.
+pub(crate) fn asked_first_pool(config: &Config) -> Option<FirstPool> {
+    let (name, buckets) = (config.pool.clone(), config.buckets);
+    config
+        .join
+        .is_empty()
+        .then_some(FirstPool { name, buckets })
 }
 
 /// The pool that a new cluster starts with: half of each node's memory, with as many copies as there are nodes.

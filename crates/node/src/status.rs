@@ -298,6 +298,15 @@ pub struct Rebuild {
     pub seconds_left: Option<u64>,
 }
 
+/// The pool that a cluster begins with, as a node's options ask for it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct FirstPool {
+    /// Its name.
+    pub name: String,
+    /// Its buckets.
+    pub buckets: u32,
+}
+
 /// The cluster's state.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -308,6 +317,9 @@ pub struct StatusReport {
     /// All that is less than was asked for, although nothing is wrong: a sentence each.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// The first pool as the options of the node that began the cluster ask for it; of no other node.
+    #[serde(default)]
+    pub first_pool: Option<FirstPool>,
     /// The cluster's id, in hexadecimal; empty before there is one.
     pub cluster: String,
     /// The map's revision.
@@ -352,6 +364,7 @@ impl StatusReport {
             state: State::Healthy,
             sentence: String::new(),
             warnings: Vec::new(),
+            first_pool: None,
             cluster,
             revision: map.revision.0,
             answered_by: answered_by.0,
@@ -369,6 +382,13 @@ impl StatusReport {
         report
     }
 
+    /// Compares the pool that the cluster began with with what was asked for.
+    pub fn with_first_pool(mut self, pool: FirstPool) -> StatusReport {
+        self.first_pool = Some(pool);
+        self.conclude();
+        self
+    }
+
     /// Takes over the facts of another node, and its view of the directory where this one has
     /// none. The newer map wins. The report of a node of another cluster, at an address of this one, is ignored.
     pub fn absorb(&mut self, other: StatusReport) {
@@ -381,6 +401,7 @@ impl StatusReport {
         } else {
             other
         };
+        self.first_pool = self.first_pool.take().or(other.first_pool);
         if self.directory.leader.is_none() && other.directory.term >= self.directory.term {
             self.directory = other.directory;
             for node in &mut self.nodes {
@@ -622,7 +643,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
         loading_regions: pool
             .regions()
             .iter()
-            .filter(|r| r.loading)
+            .filter(|r| r.is_loading())
             .map(|r| r.name.clone())
             .collect(),
         waiting: waits::waiting(map, pool),

@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 4;
+pub const VERSION_MIN: u8 = 5;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -45,7 +45,8 @@ pub const VERSION_MIN: u8 = 4;
 /// 3. The messages of files.
 /// 4. One request and one answer for all services on groups, in place of one pair for each.
 ///    Members are named by node, disk and life, in `group` and in the map: older versions cannot read either.
-/// 5. A shared secret, proven by challenge.
+/// 5. A shared secret, proven by challenge. The map says of each part of a region whether it was written or is being
+///    loaded: older versions cannot read it.
 pub const VERSION_MAX: u8 = 5;
 
 /// More frames of this message follow.

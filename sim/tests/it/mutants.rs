@@ -79,6 +79,7 @@ macro_rules! hunts {
 hunts! {
     HUNTED:
     m01_ack_highest_received: AckHighestReceived, 1 + 1, mixed, 10;
+    m02_read_unstable: ReadUnstable, 1 + 2, mixed, 8, "I8 node";
     m03_promise_from_receipt: PromiseFromReceipt, 1 + 2, mixed, 5;
     m04_seal_before_promise_ends: SealBeforePromiseEnds, 2 + 1, mixed, 10;
     m05_restart_forgets_promise: RestartForgetsPromise, 1 + 2, mixed, 15;
@@ -109,6 +110,7 @@ hunts! {
     SERVICE_HUNTED:
     a_copy_that_keeps_no_index_is_found: CopyForgetsIndex, 1 + 2, mixed, 8;
     a_large_value_named_before_its_chunks_is_found: LargeNamedBeforeWritten, 1 + 2, mixed, 8;
+    a_get_of_what_no_copy_has_yet_is_found: GetShowsUnstable, 1 + 2, mixed, 8, "I8 node";
 }
 
 // Bugs of groups with m > 1.
@@ -136,6 +138,16 @@ hunts! {
     MEMORY_HUNTED:
     a_read_of_a_lost_group_that_waits_is_found: LostReadWaits, 2 + 2, mixed, 180;
     a_write_to_an_old_place_without_memory_is_found: OldPlaceNeedsNoMemory, 2 + 2, mixed, 10;
+    a_read_of_bytes_that_no_parity_has_yet_is_found: ReadShowsUnstable, 2 + 2, mixed, 8, "I8 node";
+}
+
+// Bugs of the places of a region's bytes. That a load takes no more parity than it may is a matter of the map alone
+// (`crates/model/src/change/tests/region_bytes.rs`).
+hunts! {
+    REGION_HUNTED:
+    growth_that_deals_chunks_anew_is_found: GrowthGoesRoundAnew, 2 + 2, mixed, 15, "moves when it grows";
+    growth_in_front_of_what_is_there_is_found: GrowthBeginsInFront, 2 + 2, mixed, 15, "moves when it grows";
+    stretches_in_one_place_are_found: StretchesOverlap, 2 + 2, mixed, 15, "have one place";
 }
 
 // Bugs of the directory's machines, in worlds with the program's own planner. Those with `+ 1` behind their profile need a second group.
@@ -230,6 +242,10 @@ fn no_planted_bug_is_left_out() {
     }
     for mutant in Mutant::MEMORY {
         assert!(MEMORY_HUNTED.contains(&mutant), "{mutant:?} has no test");
+    }
+    for mutant in Mutant::REGION {
+        let known = REGION_HUNTED.contains(&mutant) || mutant == Mutant::LoadTakesAll;
+        assert!(known, "{mutant:?} has no test");
     }
     for mutant in Mutant::SERVICE {
         let known = SERVICE_HUNTED.contains(&mutant) || mutant == Mutant::NoOpNotRemembered;

@@ -58,7 +58,8 @@ pub enum Memory {
         #[arg(long, value_name = "SIZE", default_value = "0B")]
         offset: Size,
         /// Without parity until all is written, which is faster: then parity is made in one pass. What a node
-        /// that fails meanwhile holds of the region, also of what was there before, is lost
+        /// that fails meanwhile holds of what was loaded is lost. Bytes beside it keep their parity: what shares groups with
+        /// them is logged
         #[arg(long)]
         load: bool,
     },

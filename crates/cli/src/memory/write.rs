@@ -1,8 +1,9 @@
 //! `staves memory write`: standard input into a region, in parts; also as a load without parity.
 
 use std::io::Read;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -51,33 +52,98 @@ pub fn write(
     if loads {
         check_room(session, &stat, offset, known)?;
     }
-    let warning = (stat.loading && !load).then(|| no_parity(name));
-    let acknowledged = tell_at_ctrl_c(name, offset, loads)?;
-    let mut put = || {
-        put(session, &region, offset, &acknowledged, &mut ahead, || {
-            next(&mut stdin, PART_BYTES)
-        })
-    };
-    // Only now: what is refused before must not cost the region its parity.
-    let written = match loads {
-        false => put()?,
-        true => load_with(session, &region, put)?,
-    };
-    let answer = json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
-    let (written, offset) = (count(written, "byte"), with_unit(offset));
-    let line = format!("region '{name}': {written} written at offset {offset}");
-    output::changed(out, answer, line, warning)
+    let progress = tell_at_ctrl_c(name, offset)?;
+    let mut load = loads.then(|| BareLoad::new(offset, known));
+    let mut written = put(
+        session,
+        &region,
+        offset,
+        &progress,
+        &mut load,
+        &mut ahead,
+        || next(&mut stdin, PART_BYTES),
+    );
+    // One that was broken off before ends as well.
+    if loads && session.wait(region.stat()).is_ok_and(|stat| stat.loading) {
+        written = protected(written, protect(session, &region));
+    }
+    let written = written?;
+    let mut answer =
+        json!({ "region": name, "offset": offset, "bytes": written, "result": "written" });
+    let (all, from) = (count(written, "byte"), with_unit(offset));
+    let mut line = format!("region '{name}': {all} written at offset {from}");
+    if let Some(load) = load {
+        let logged = written - load.bare_bytes;
+        answer["loaded_bytes"] = load.bare_bytes.into();
+        answer["logged_bytes"] = logged.into();
+        line += &load.told(logged);
+    }
+    output::changed(out, answer, line, None)
 }
 
-/// Writes without parity, which is made in any case afterwards.
-fn load_with(
-    session: &Cluster,
-    region: &Region,
-    put: impl FnOnce() -> anyhow::Result<u64>,
-) -> anyhow::Result<u64> {
-    session.wait(region.load(true))?;
-    let written = put();
-    match (written, protect(session, region)) {
+/// A load under way. Not all that it writes may be without parity: what shares groups with other bytes is logged.
+struct BareLoad {
+    /// The bytes that are certainly written, or were already.
+    declared: Range<u64>,
+    /// Those of them that have no parity meanwhile.
+    bare: Vec<Range<u64>>,
+    /// Bytes that were written without parity.
+    bare_bytes: u64,
+}
+
+impl BareLoad {
+    fn new(offset: u64, known: u64) -> BareLoad {
+        BareLoad {
+            declared: offset..offset.saturating_add(known),
+            bare: Vec::new(),
+            bare_bytes: 0,
+        }
+    }
+
+    /// Before the first part, and before each that comes from a pipe behind what was known.
+    fn declare(
+        &mut self,
+        session: &Cluster,
+        region: &Region,
+        part: Range<u64>,
+    ) -> anyhow::Result<()> {
+        let first = part.start == self.declared.start;
+        if !first && part.end <= self.declared.end {
+            return Ok(());
+        }
+        let next = match first {
+            true => self.declared.start..self.declared.end.max(part.end),
+            false => part,
+        };
+        self.bare
+            .extend(session.wait(region.load(next.start, next.end - next.start))?);
+        self.declared.end = next.end;
+        Ok(())
+    }
+
+    fn written(&mut self, part: &Range<u64>) {
+        let both = |bare: &Range<u64>| {
+            let end = bare.end.min(part.end);
+            end.saturating_sub(bare.start.max(part.start))
+        };
+        self.bare_bytes += self.bare.iter().map(both).sum::<u64>();
+    }
+
+    fn told(&self, logged: u64) -> String {
+        let loaded = output::bytes(self.bare_bytes);
+        match logged {
+            0 => ", all of it loaded without parity, which is made".to_owned(),
+            _ => format!(
+                ", {loaded} of it loaded without parity, which is made, and {} logged: there other bytes kept their parity",
+                output::bytes(logged)
+            ),
+        }
+    }
+}
+
+/// The outcome of a load behind which parity was made, or not.
+fn protected(written: anyhow::Result<u64>, made: anyhow::Result<()>) -> anyhow::Result<u64> {
+    match (written, made) {
         (written, Ok(())) => written,
         (Ok(written), Err(error)) => {
             let text = format!("{} written; then: {error:#}", with_unit(written));
@@ -88,13 +154,6 @@ fn load_with(
             Err(failure::with_text(&error, text))
         }
     }
-}
-
-fn no_parity(name: &str) -> String {
-    format!(
-        "region '{name}' has no parity, so that what was written bears no loss: it is being loaded, or a load was broken \
-         off ('staves memory protect {name}' makes its parity)"
-    )
 }
 
 /// Ends a load, and says what is in the way where parity is not made in time.
@@ -110,7 +169,7 @@ pub fn protect(session: &Cluster, region: &Region) -> anyhow::Result<()> {
     let text = match why {
         Some(why) => format!("region '{name}': {why}"),
         None => format!(
-            "{error:#}; region '{name}' bears no loss until 'staves memory protect {name}' was done"
+            "{error:#}; what was loaded of region '{name}' bears no loss until 'staves memory protect {name}' was done"
         ),
     };
     Err(failure::with_text(&error, text))
@@ -171,21 +230,33 @@ fn told(count: u64) -> String {
     }
 }
 
-/// From now on Ctrl-C (and SIGTERM) says how much is safe before it ends the program. What is set to the number of
-/// bytes that were acknowledged so far is what it says.
-fn tell_at_ctrl_c(name: &str, offset: u64, loads: bool) -> anyhow::Result<Arc<AtomicU64>> {
-    let acknowledged = Arc::new(AtomicU64::new(0));
-    let (name, told) = (name.to_owned(), acknowledged.clone());
-    at_signal(move || {
-        let written = told.load(Ordering::SeqCst);
-        output::say(stopped(&name, offset, written, loads));
-    })?;
-    Ok(acknowledged)
+/// The progress of a write.
+#[derive(Default)]
+struct WriteProgress {
+    /// Bytes that were acknowledged.
+    written: AtomicU64,
+    /// Some of them have no parity yet.
+    bare: AtomicBool,
 }
 
-fn stopped(name: &str, offset: u64, written: u64, loads: bool) -> String {
-    let then = match loads {
-        true => format!("; the region has no parity until 'staves memory protect {name}' was done"),
+/// From now on Ctrl-C (and SIGTERM) says how much is safe before it ends the program, by the progress that is noted in
+/// what this returns.
+fn tell_at_ctrl_c(name: &str, offset: u64) -> anyhow::Result<Arc<WriteProgress>> {
+    let progress = Arc::new(WriteProgress::default());
+    let (name, told) = (name.to_owned(), progress.clone());
+    at_signal(move || {
+        let written = told.written.load(Ordering::SeqCst);
+        let bare = told.bare.load(Ordering::SeqCst);
+        output::say(stopped(&name, offset, written, bare));
+    })?;
+    Ok(progress)
+}
+
+fn stopped(name: &str, offset: u64, written: u64, bare: bool) -> String {
+    let then = match bare {
+        true => {
+            format!("; what was loaded has no parity until 'staves memory protect {name}' was done")
+        }
         false => String::new(),
     };
     let next = with_unit(offset.saturating_add(written));
@@ -202,7 +273,8 @@ fn put(
     session: &Cluster,
     region: &Region,
     offset: u64,
-    acknowledged: &AtomicU64,
+    progress: &WriteProgress,
+    load: &mut Option<BareLoad>,
     ahead: &mut Bytes,
     mut next: impl FnMut() -> anyhow::Result<Bytes>,
 ) -> anyhow::Result<u64> {
@@ -217,10 +289,20 @@ fn put(
         let part = ahead.split_to(ahead.len().min(PART_BYTES as usize));
         let count = part.len() as u64;
         let to = offset.saturating_add(written);
+        let range = to..to.saturating_add(count);
+        if let Some(load) = load {
+            // Only now: what is refused before must not cost the region its parity.
+            let declared = load.declare(session, region, range.clone());
+            declared.map_err(|error| after(error, written, to))?;
+            progress.bare.store(!load.bare.is_empty(), Ordering::SeqCst);
+        }
         let done = session.wait(region.write(to, part));
         done.map_err(|error| after(error, written, to))?;
         written += count;
-        acknowledged.store(written, Ordering::SeqCst);
+        if let Some(load) = load {
+            load.written(&range);
+        }
+        progress.written.store(written, Ordering::SeqCst);
     }
 }
 

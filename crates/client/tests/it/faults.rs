@@ -470,7 +470,6 @@ fn a_region_that_is_not_known_everywhere_yet_is_looked_for() {
                 name: "r".into(),
                 size_bytes: 1,
                 stretches: vec![],
-                loading: false,
             };
             let regions = vec![region];
             pool.kind = PoolKind::Memory { regions };

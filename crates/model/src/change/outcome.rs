@@ -280,6 +280,11 @@ pub enum Refusal {
     )]
     RegionShrinks { name: String, from: u64, to: u64 },
     #[error(
+        "region '{name}' has no parity there: it is being loaded, or a load was broken off; \
+         'staves memory protect {name}' ends that"
+    )]
+    RegionIsLoaded { name: String },
+    #[error(
         "region '{name}' ends at {} and cannot end at {}: choose a size up to {}, which takes all that regions may still \
          get; or make another region, in a pool with more data buckets (the first number of its scheme)",
         with_unit(*from),

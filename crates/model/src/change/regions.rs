@@ -1,12 +1,13 @@
 //! Regions of memory pools: made, grown and deleted with their groups.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, too_many};
 use super::pools::{check_name, unborn};
 use crate::ids::{GroupId, PoolId, RegionId};
 use crate::map::{ClusterMap, PoolKind};
-use crate::region::{Region, Stretch, stretch_unit};
+use crate::region::{Region, Stretch, StretchState, stretch_unit};
 
 impl ClusterMap {
     pub(super) fn create_region(
@@ -34,7 +35,6 @@ impl ClusterMap {
             name: name.into(),
             size_bytes,
             stretches: vec![stretch],
-            loading: false,
         };
         let id = region.id;
         self.regions_of(pool).push(region);
@@ -73,12 +73,55 @@ impl ClusterMap {
         self.moved(Outcome::Done)
     }
 
-    pub(super) fn load_region(&mut self, name: &str, on: bool) -> Result<Outcome, Refusal> {
-        let (pool, _, region) = self.region_to_change(name)?;
-        if region.loading == on {
+    pub(super) fn load_region(
+        &mut self,
+        name: &str,
+        load: Option<Range<u64>>,
+    ) -> Result<Outcome, Refusal> {
+        let (_, m, region) = self.region_to_change(name)?;
+        match load {
+            Some(load) => {
+                let loaded = region.loadable(m, load).map(|(_, stretch)| stretch.first);
+                let loaded: BTreeSet<GroupId> = loaded.collect();
+                self.set_stretches(name, StretchState::Loading, |s| loaded.contains(&s.first))
+            }
+            None => self.set_stretches(name, StretchState::Written, |s| {
+                s.state == StretchState::Loading
+            }),
+        }
+    }
+
+    pub(super) fn write_region(
+        &mut self,
+        region: RegionId,
+        offsets: &Range<u64>,
+    ) -> Result<Outcome, Refusal> {
+        let known = self.region(region).map(|(_, region)| region.name.clone());
+        let name = known.unwrap_or_else(|| region.to_string());
+        let (_, m, region) = self.region_to_change(&name)?;
+        let spans = region.spans(m);
+        let meets = |bytes: &Range<u64>| bytes.start < offsets.end && offsets.start < bytes.end;
+        let met: Vec<Stretch> = spans.filter(|(b, _)| meets(b)).map(|(_, s)| s).collect();
+        if met.iter().any(|s| s.state == StretchState::Loading) {
+            return Err(Refusal::RegionIsLoaded { name });
+        }
+        self.set_stretches(&name, StretchState::Written, |s| met.contains(s))
+    }
+
+    fn set_stretches(
+        &mut self,
+        name: &str,
+        state: StretchState,
+        which: impl Fn(&Stretch) -> bool,
+    ) -> Result<Outcome, Refusal> {
+        let (pool, _, mut region) = self.region_to_change(name)?;
+        let before = region.stretches.clone();
+        let set = region.stretches.iter_mut().filter(|s| which(s));
+        set.for_each(|stretch| stretch.state = state);
+        if region.stretches == before {
             return Ok(Outcome::Unchanged);
         }
-        self.region_mut(pool, name).loading = on;
+        *self.region_mut(pool, name) = region;
         self.moved(Outcome::Done)
     }
 
@@ -147,7 +190,12 @@ impl ClusterMap {
         self.next_group = GroupId(first.0 + count);
         let revision = self.revision.next();
         let pool = self.pools.get_mut(&pool).expect("looked up before");
-        let stretch = Stretch { first, count };
+        let state = StretchState::Empty;
+        let stretch = Stretch {
+            first,
+            count,
+            state,
+        };
         for id in stretch.groups() {
             let group = unborn(id, pool.id, pool.groups.len() as u32, m, revision);
             pool.groups.push(id);

@@ -1,5 +1,6 @@
 //! Every rule of the map refuses what breaks it, and then nothing has changed.
 
+mod region_bytes;
 mod twice;
 
 use super::*;
@@ -576,33 +577,6 @@ mod regions {
         map.apply(None, &Change::DeletePool { name })
             .expect("there");
         assert!(map.groups.is_empty() && map.region_named("a").is_none());
-    }
-
-    /// Row H11: the groups of a region that is being loaded are to have no parity, and no others.
-    #[test]
-    fn a_region_that_is_being_loaded_is_known_by_its_groups() {
-        let mut map = memory("2+1");
-        make(&mut map, "a", 1).expect("new");
-        make(&mut map, "b", 1).expect("new");
-        grow(&mut map, "a", 2 * stretch_unit(2)).expect("one group more");
-        let load = |map: &mut ClusterMap, name: &str, on| {
-            let name = name.into();
-            map.apply(None, &Change::LoadRegion { name, on })
-        };
-        let loading = |map: &ClusterMap| {
-            let pool = map.pool_named("memory").expect("made");
-            let groups = pool.groups.iter().copied();
-            groups.filter(|id| pool.is_loading(*id)).collect::<Vec<_>>()
-        };
-        assert_eq!(loading(&map), []);
-        assert_eq!(load(&mut map, "a", true), Ok(Outcome::Done));
-        let (_, region) = map.region_named("a").expect("there");
-        assert_eq!(loading(&map), region.groups().collect::<Vec<_>>());
-        assert_eq!(load(&mut map, "a", true), Ok(Outcome::Unchanged));
-        assert_eq!(load(&mut map, "a", false), Ok(Outcome::Done));
-        assert_eq!(loading(&map), []);
-        let refusal = load(&mut map, "c", true).expect_err("no such region");
-        assert!(matches!(refusal, Refusal::UnknownRegion { .. }));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Loads: is there memory for a region's new bytes and for its parity?
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use thiserror::Error;
 
@@ -25,7 +25,7 @@ pub struct RegionUsage<'a> {
 #[allow(missing_docs)] // the texts say it
 pub enum LoadRefusal {
     #[error(
-        "region '{region}' cannot be loaded with {}: its data on node {node} takes {} more then, and that node has {} \
+        "region '{region}' cannot be loaded with {}: its part on node {node} takes {} more then, and that node has {} \
          left for pool '{pool}'; {}",
         bytes(*load), bytes(*needs), bytes(*has), remedy(pool)
     )]
@@ -127,7 +127,8 @@ impl<'a> RegionUsage<'a> {
     }
 
     /// Rejects a load for which a data bucket has no room, or after which the region's parity could not be made: by the
-    /// memory that is certainly taken then, as if the load went to places that are written already.
+    /// memory that is certainly taken then, as if the load went to places that are written already. Groups that keep their
+    /// parity keep it where it is.
     pub fn may_load(
         &self,
         mut free: FreeMemory,
@@ -143,9 +144,14 @@ impl<'a> RegionUsage<'a> {
             return Ok(());
         }
         let parity = self.parity(free.nodes());
-        let loaded = loaded(self.region, self.pool.scheme.m, offset, load);
-        // The parity there is is given up first.
-        for group in self.groups() {
+        let m = self.pool.scheme.m;
+        let loaded = loaded(self.region, m, offset, load);
+        let range = offset..offset.saturating_add(load);
+        let spans = self.region.loadable(m, range);
+        let bare: BTreeSet<GroupId> = spans.flat_map(|(_, s)| s.groups()).collect();
+        let bare = |group: &Group| bare.contains(&group.id);
+        // Their parity is given up first.
+        for group in self.groups().filter(|group| bare(group)) {
             for slot in group.parity_slots() {
                 if let Some(member) = group.member(slot) {
                     free.free(member.id.node, self.bytes_of(group, slot));
@@ -169,7 +175,16 @@ impl<'a> RegionUsage<'a> {
                     *more.entry(member.id.node).or_default() += then - now;
                 }
             }
-            sizes.push((group, largest));
+            if bare(group) {
+                sizes.push((group, largest));
+                continue;
+            }
+            for slot in group.parity_slots() {
+                if let Some(member) = group.member(slot) {
+                    let grows = largest.saturating_sub(self.bytes_of(group, slot));
+                    *more.entry(member.id.node).or_default() += grows;
+                }
+            }
         }
         let (region, pool) = (self.region.name.clone(), self.pool.name.clone());
         for (node, needs) in more {

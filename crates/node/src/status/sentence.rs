@@ -190,7 +190,7 @@ fn waiting(pool: &PoolStatus) -> Option<String> {
     ))
 }
 
-/// Regions without parity: a load goes on, or was broken off, which nobody but its owner can know.
+/// Regions that are partly without parity: a load goes on, or was broken off, which nobody but its owner can know.
 fn loading(pool: &PoolStatus) -> Option<String> {
     let names: Vec<String> = pool
         .loading_regions
@@ -203,7 +203,7 @@ fn loading(pool: &PoolStatus) -> Option<String> {
         _ => ("regions", "have", "each"),
     };
     Some(format!(
-        "{noun} {} {verb} no parity, being loaded or left so by a load that was broken off ('staves memory protect' ends \
+        "{noun} {} {verb} no parity where it is being loaded, or where a load was broken off ('staves memory protect' ends \
          that for {them})",
         listed(&names)
     ))

@@ -5,10 +5,11 @@ use staves_model::policy::PoolWarning;
 
 use super::{NodeStatus, PoolStatus, StatusReport};
 
-/// The pools that lack nodes, and memory that is promised more than once.
+/// The pools that lack nodes, memory that is promised more than once, and a first pool of fewer buckets than asked for.
 pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     let lacks = report.pools.iter().filter_map(|pool| report.lacks(pool));
-    lacks.chain(overcommitted(report)).collect()
+    let budgets = overcommitted(report).into_iter();
+    lacks.chain(budgets).chain(fewer_buckets(report)).collect()
 }
 
 impl StatusReport {
@@ -27,6 +28,21 @@ impl StatusReport {
             )
         })
     }
+}
+
+/// That the first pool has fewer buckets than were asked for: there was little memory when it was made.
+fn fewer_buckets(report: &StatusReport) -> Option<String> {
+    let wanted = report.first_pool.as_ref()?;
+    let pool = report.pools.iter().find(|pool| pool.name == wanted.name)?;
+    let fewer = pool.kind == "cache" && pool.buckets < wanted.buckets;
+    fewer.then(|| {
+        format!(
+            "pool '{}' has {} buckets and not the {} asked for, because the first node had little memory when it was made; \
+             that number stays, and with more nodes or memory the load is spread less evenly: make another pool ('staves \
+             pool create NAME --buckets {}'), or ask for {} with '--buckets'",
+            pool.name, pool.buckets, wanted.buckets, wanted.buckets, pool.buckets
+        )
+    })
 }
 
 /// That the budgets of all pools are more than the smallest node has.

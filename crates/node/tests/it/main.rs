@@ -11,6 +11,7 @@ mod failover;
 mod files;
 mod hostile;
 mod lives;
+mod loads;
 mod membership;
 mod memory;
 mod one_node;

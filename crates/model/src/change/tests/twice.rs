@@ -34,6 +34,7 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::GrowRegion { .. }
         | Change::DeleteRegion { .. }
         | Change::LoadRegion { .. }
+        | Change::WriteRegion { .. }
         | Change::Hold(_)
         | Change::SetDataset { .. }
         | Change::DropDataset { .. }
@@ -139,14 +140,20 @@ fn regions(script: &mut Script) {
         name: name(),
         size_bytes: 1 << 30,
     });
-    script.make(Change::LoadRegion {
-        name: name(),
-        on: true,
+    let region = script.map.region_named("r").expect("made").1.id;
+    script.make(Change::WriteRegion {
+        region,
+        offsets: 0..1,
     });
     script.make(Change::LoadRegion {
         name: name(),
-        on: false,
+        load: Some(0..1 << 30),
     });
+    script.make(Change::LoadRegion {
+        name: name(),
+        load: None,
+    });
+
     script.make(Change::DeleteRegion { name: name() });
 }
 

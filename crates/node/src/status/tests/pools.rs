@@ -92,6 +92,31 @@ fn pools_that_may_take_more_than_a_node_has_are_warned_of() {
     );
 }
 
+/// Regression: `--memory 64MiB` made 16 buckets of 64 for good, and only the log of the first start said so.
+#[test]
+fn a_first_pool_with_fewer_buckets_than_asked_for_is_warned_of() {
+    let three = cluster(3, "1+2");
+    let has = three.report().pools[0].buckets;
+    let asked = |buckets| {
+        let name = "cache".to_owned();
+        three
+            .report()
+            .with_first_pool(crate::status::FirstPool { name, buckets })
+    };
+    assert_eq!(asked(has).warnings, [""; 0]);
+    let fewer = asked(4 * has);
+    assert_eq!(fewer.warnings.len(), 1);
+    let says = format!(
+        "pool 'cache' has {has} buckets and not the {} asked for",
+        4 * has
+    );
+    assert!(fewer.warnings[0].starts_with(&says), "{fewer:?}");
+    // Whichever node answers first: the one that asked for it tells the others' readers, too.
+    let mut other = three.report();
+    other.absorb(fewer.clone());
+    assert_eq!(other.warnings, fewer.warnings);
+}
+
 #[test]
 fn a_cluster_that_serves_nothing_is_not_healthy() {
     let mut three = cluster(3, "1+2");

@@ -7,10 +7,10 @@ fn memory_pool(id: u32, regions: &[(&str, u32, u32)]) -> Pool {
         id: staves_model::RegionId(*first),
         name: (*name).to_owned(),
         size_bytes: 1,
-        loading: false,
         stretches: vec![staves_model::Stretch {
             first: GroupId(*first),
             count: *count,
+            state: staves_model::StretchState::Written,
         }],
     };
     Pool {
@@ -160,7 +160,8 @@ fn a_region_without_parity_is_named_with_what_to_do() {
     };
     regions
         .iter_mut()
-        .for_each(|region| region.loading = region.name == "a");
+        .filter(|region| region.name == "a")
+        .for_each(|region| region.stretches[0].state = staves_model::StretchState::Loading);
     eight.map.pools.insert(PoolId(1), pool);
     let report = eight.report();
     assert_eq!(report.pools[0].loading_regions, ["a"]);

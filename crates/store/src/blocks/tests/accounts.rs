@@ -21,7 +21,9 @@ fn audit(blocks: &Blocks) {
             false => 0,
         };
         for part in (0..BLOCK_PARTS).filter(|part| parts & 1 << part != 0) {
-            *found.entry(entry.frames[part].load(Relaxed)).or_default() += 1;
+            let stored = blocks.mapping.part(entry, entry.key(), part);
+            let frame = stored.expect("an entry of ours").frame;
+            *found.entry(frame).or_default() += 1;
             named += 1;
         }
     }

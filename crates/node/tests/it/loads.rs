@@ -1,0 +1,210 @@
+//! Regions that grow and are loaded, against real nodes.
+
+use staves_client::ErrorCode;
+use staves_model::{ClusterMap, GroupId, stretch_unit};
+use staves_testkit::cluster::TestCluster;
+use staves_testkit::wait_until;
+
+use super::memory::{POOL, cluster_with_pool, code, pattern};
+
+/// Places around each end of a group's part of a region, and some between.
+fn places(size: u64, unit: u64) -> impl Iterator<Item = u64> {
+    let ends = (0..=size / unit).flat_map(move |n| [n * unit, (n * unit).saturating_sub(4096)]);
+    let between = (0..size).step_by(7_777_777);
+    ends.chain(between).filter(move |at| at + 4096 <= size)
+}
+
+/// Row H2: the old bytes are read after each growth, within a group and by further ones.
+#[test]
+fn bytes_stay_where_they_are_while_a_region_grows_by_further_groups() {
+    let (cluster, client) = cluster_with_pool(3, "2+1");
+    let unit = stretch_unit(2);
+    cluster.nodes[0].runtime().block_on(async {
+        let region = client.create_region(POOL, "r", unit / 2).await;
+        let region = region.expect("a region");
+        let mut old = 0;
+        for size in [unit / 2, unit, unit + 8192, 3 * unit + 5000, 4 * unit] {
+            region.grow(size).await.expect("there are groups left");
+            for at in places(size, unit).filter(|at| *at >= old) {
+                let written = region.write(at, pattern(at, 4096)).await;
+                written.expect("a write");
+            }
+            for at in places(size, unit) {
+                let got = region.read(at, 4096).await.expect("a read");
+                assert!(got == pattern(at, 4096), "byte {at} of {size}");
+            }
+            old = size;
+        }
+        let stat = region.stat().await.expect("its entry");
+        assert_eq!(stat.groups.len(), 4);
+    });
+}
+
+fn parity(map: &ClusterMap, group: GroupId) -> usize {
+    map.groups
+        .get(&group)
+        .map_or(0, |g| g.parity_slots().count())
+}
+
+/// Row H11: while a part of a region is loaded, k nodes die; all that was acknowledged elsewhere in it is there.
+#[test]
+fn h11_nodes_die_during_a_load_and_no_byte_outside_of_it_is_lost() {
+    let (mut cluster, client) = cluster_with_pool(5, "2+2");
+    let other = cluster.native_client();
+    let runtime = cluster.nodes[0].runtime().handle().clone();
+    let unit = stretch_unit(2);
+    let (old, new) = (pattern(1, 3 << 20), pattern(2, 3 << 20));
+    let region = runtime.block_on(async {
+        let region = client.create_region(POOL, "r", unit).await;
+        let region = region.expect("a region");
+        region.write(5, old.clone()).await.expect("protected");
+        region.grow(2 * unit).await.expect("another group");
+        // What begins in the first group and ends in the second is loaded in the second only.
+        let (from, len) = (unit - (1 << 20), 3 << 20);
+        let bare = region.load(from, len).await.expect("a load begins");
+        assert_eq!((bare.len(), &bare[0]), (1, &(unit..unit + (2 << 20))));
+        region.write(from, new.clone()).await.expect("loaded");
+        let same = other.region("r").await.expect("it is there");
+        // Others write where there is parity, and nowhere else.
+        same.write(4 << 20, pattern(3, 5000)).await.expect("logged");
+        let refused = same.write(unit + (5 << 20), pattern(4, 5000)).await;
+        let (code, text) = code(refused);
+        assert_eq!(code, ErrorCode::Refused, "{text}");
+        assert!(text.contains("staves memory protect r"), "{text}");
+        // The one that loads keeps to what it said.
+        let beyond = region.write(unit + (5 << 20), pattern(4, 5000)).await;
+        assert!(beyond.is_err());
+        region
+    });
+    let groups = runtime.block_on(region.stat()).expect("its entry").groups;
+    wait_until("a node knows of it", || {
+        let map = cluster.nodes[0].map();
+        (parity(&map, groups[0]), parity(&map, groups[1])) == (2, 0)
+    });
+    let map = cluster.nodes[0].map();
+    let members = map.groups[&groups[0]].listed();
+    // Data first; the clients live at the first node.
+    let places = members.map(|(_, x)| cluster.position(x.id.node));
+    let victims: Vec<usize> = places.filter(|at| *at != 0).take(2).collect();
+    victims.iter().for_each(|at| cluster.nodes[*at].kill());
+    runtime.block_on(async {
+        let got = region.read(5, 3 << 20).await.expect("rebuilt");
+        assert!(got == old);
+        let got = region.read(4 << 20, 5000).await.expect("rebuilt");
+        assert!(got == pattern(3, 5000));
+        let got = region.read(unit - (1 << 20), 1 << 20).await;
+        assert!(got.expect("rebuilt") == new[..1 << 20]);
+    });
+}
+
+/// Two that write a region for the first time at once, through maps that do not know of it yet.
+#[test]
+fn the_first_writes_of_a_region_need_not_agree() {
+    let (cluster, client) = cluster_with_pool(3, "2+1");
+    let unit = stretch_unit(2);
+    let runtime = cluster.nodes[0].runtime().handle().clone();
+    runtime.block_on(async {
+        let region = client.create_region(POOL, "r", 2 * unit).await;
+        let region = region.expect("a region");
+        let writers = (0..6u64).map(|at| {
+            let client = cluster.native_client();
+            tokio::spawn(async move {
+                let region = client.region("r").await.expect("it is there");
+                let at = at * (unit / 3);
+                region.write(at, pattern(at, 5000)).await.expect("a write");
+                at
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            let at = writer.await.expect("a writer");
+            let got = region.read(at, 5000).await.expect("a read");
+            assert!(got == pattern(at, 5000));
+        }
+        // It holds bytes now, and a load of a part of it is logged.
+        let bare = region.load(0, unit - 1).await.expect("a load begins");
+        assert!(bare.is_empty(), "{bare:?}");
+        assert!(!region.stat().await.expect("its entry").loading);
+    });
+}
+
+/// Row H11: a region of a protected pool is loaded without parity; then parity is made of the data in one
+/// pass, and bears the loss of as many nodes as if every write had been logged.
+#[test]
+fn h11_a_region_is_loaded_without_parity_and_then_encoded() {
+    let (mut cluster, client) = cluster_with_pool(5, "2+2");
+    let runtime = cluster.nodes[0].runtime().handle().clone();
+    let size = 6 << 20;
+    let (region, groups) = runtime.block_on(async {
+        let region = client.create_region(POOL, "r", size).await;
+        let region = region.expect("a region");
+        region.write(5, pattern(1, 100)).await.expect("protected");
+        // All that it holds is overwritten.
+        let bare = region.load(0, size).await.expect("a load begins");
+        assert_eq!((bare.len(), &bare[0]), (1, &(0..size)));
+        let stat = region.stat().await.expect("its entry");
+        assert!(stat.loading && stat.settled);
+        (region, stat.groups)
+    });
+    let parity = |cluster: &TestCluster| {
+        let map = cluster.nodes[0].map();
+        let slots = groups.iter().filter_map(|id| map.groups.get(id));
+        slots.map(|g| g.parity_slots().count()).collect::<Vec<_>>()
+    };
+    wait_until("a node knows of it", || parity(&cluster) == [0]);
+    runtime.block_on(async {
+        region
+            .write(0, pattern(2, size as usize))
+            .await
+            .expect("loaded");
+        region.protect().await.expect("parity is made");
+        let stat = region.stat().await.expect("its entry");
+        assert!(!stat.loading && stat.settled);
+    });
+    wait_until("a node knows of it", || parity(&cluster) == [2]);
+    let map = cluster.nodes[0].map();
+    let members = map.groups[&groups[0]].listed();
+    // The client lives at the first node.
+    let places = members
+        .map(|(_, x)| cluster.position(x.id.node))
+        .filter(|at| *at != 0);
+    let victims: Vec<usize> = places.take(2).collect();
+    victims.iter().for_each(|at| cluster.nodes[*at].kill());
+    let got = runtime.block_on(region.read(0, size)).expect("rebuilt");
+    assert!(got == pattern(2, size as usize));
+}
+
+/// Regression: parity of a region that had lost a group during its load was "still being made" for ever.
+#[test]
+fn h11_a_group_that_is_lost_while_it_is_loaded_is_told_when_the_load_ends() {
+    let (mut cluster, client) = cluster_with_pool(4, "2+1");
+    let runtime = cluster.nodes[0].runtime().handle().clone();
+    let (region, group) = runtime.block_on(async {
+        let region = client.create_region(POOL, "r", 1 << 20).await;
+        let region = region.expect("a region");
+        region.load(0, 1 << 20).await.expect("a load begins");
+        region.write(0, pattern(1, 1 << 20)).await.expect("loaded");
+        let stat = region.stat().await.expect("its entry");
+        (region, stat.groups[0])
+    });
+    let at_data = |cluster: &TestCluster| {
+        let map = cluster.nodes[0].map();
+        let mut nodes = map.groups[&group]
+            .listed()
+            .map(|(_, x)| cluster.position(x.id.node));
+        nodes.find(|at| *at != 0).expect("two hold data")
+    };
+    let victim = at_data(&cluster);
+    cluster.nodes[victim].kill();
+    wait_until("the group is found lost", || {
+        cluster.nodes[0].map().groups[&group].lost
+    });
+    let (code, text) = code(runtime.block_on(region.protect()));
+    assert_eq!(code, ErrorCode::Lost, "{text}");
+    for part in [
+        "region 'r'",
+        &format!("group {group}"),
+        "staves memory delete r",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
