@@ -184,10 +184,10 @@ mutants! {
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [
-        LoadTakesAll = 901,
-        GrowthGoesRoundAnew = 902,
-        GrowthBeginsInFront = 903,
-        StretchesOverlap = 904,
+        LoadTakesAll = 1101,
+        GrowthGoesRoundAnew = 1102,
+        GrowthBeginsInFront = 1103,
+        StretchesOverlap = 1104,
     ]
 }
 
