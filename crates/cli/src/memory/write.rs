@@ -158,7 +158,7 @@ fn protected(written: anyhow::Result<u64>, made: anyhow::Result<()>) -> anyhow::
 
 /// Ends a load, and says what is in the way where parity is not made in time.
 pub fn protect(session: &Cluster, region: &Region) -> anyhow::Result<()> {
-    let Err(error) = session.wait(region.load(false)) else {
+    let Err(error) = session.wait(region.protect()) else {
         return Ok(());
     };
     let name = region.name();
@@ -178,7 +178,9 @@ pub fn protect(session: &Cluster, region: &Region) -> anyhow::Result<()> {
 /// `None` if the load has not ended, as far as the map says.
 fn what_is_missing(cluster: &Cluster, name: &str) -> anyhow::Result<Option<String>> {
     let (map, report) = (cluster.map()?, cluster.status()?);
-    let known = map.region_named(name).filter(|(_, region)| !region.loading);
+    let known = map
+        .region_named(name)
+        .filter(|(_, region)| !region.is_loading());
     let Some((pool, _)) = known else {
         return Ok(None);
     };

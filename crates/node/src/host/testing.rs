@@ -9,7 +9,7 @@ use staves_directory::{CallFuture, Directory, Life, Transport, TransportError};
 use staves_model::{
     Change, ClientId, ClusterMap, Epoch, GroupId, MemberId, MemberSlot, NewEpoch, NodeId, testing,
 };
-use staves_net::{Identity, PeerOptions, Peers};
+use staves_net::{Identity, InFlight, PeerOptions, Peers};
 use staves_store::Arena;
 
 use super::Host;
@@ -37,7 +37,7 @@ pub(crate) fn host(lease: Duration) -> Arc<Host> {
         node: NodeId(1),
         incarnation: map.nodes[&NodeId(1)].incarnation,
     };
-    let mut options = crate::start::host_options(&Config::default());
+    let mut options = crate::start::host_options(&Config::default(), InFlight::new(usize::MAX));
     options.group.lease = lease;
     let identity = Identity::admin(life.cluster);
     let peers = Peers::new(identity, PeerOptions::default(), Arc::new(|_, _| {}));

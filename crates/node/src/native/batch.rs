@@ -551,7 +551,7 @@ mod tests {
         };
         let pool = routes.pool(request.service, &request.pool).expect("cache");
         let (asker, _answers) = oneshot::channel();
-        let batch = Batch::new(host.clone(), Some(pool.id), &request, Asker::Here(asker));
+        let batch = Batch::new(&host, Some(pool.id), &request, Asker::Here(asker));
         let batch = Arc::new(batch);
         let mut hand = Hand {
             host: &host,

@@ -385,7 +385,7 @@ fn kills_in_rounds(
             group.open && group.members.iter().flatten().filter(|x| whole(x)).count() == width
         };
         match rebuilds {
-            true => wait_until("what it held is whole again", rebuilt),
+            true => drop(wait_until("what it held is whole again", rebuilt)),
             false => assert!(
                 !rebuilt(),
                 "all was answered before anything else was rebuilt"
