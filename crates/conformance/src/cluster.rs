@@ -397,10 +397,3 @@ impl<S: Service> TestCluster<S> {
         }
     }
 }
-
-/// Bytes that follow from a seed.
-pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
-    (0..len as u64)
-        .map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7 + i / 251)) as u8)
-        .collect()
-}

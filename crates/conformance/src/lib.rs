@@ -13,6 +13,6 @@ pub mod memory;
 mod suite;
 mod workload;
 
-pub use cluster::{Reply, TestCluster, bytes};
+pub use cluster::{Reply, TestCluster};
 pub use suite::{Begun, Clients, Ended, conforms};
-pub use workload::{Draw, Workload};
+pub use workload::{Draw, Workload, bytes};

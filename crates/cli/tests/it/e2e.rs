@@ -25,6 +25,7 @@ mod nfs;
 mod recovery;
 mod scrub;
 mod secrets;
+mod small;
 mod written;
 
 /// Real nodes, killed when dropped.

@@ -103,14 +103,14 @@ fn the_first_writes_of_a_region_need_not_agree() {
     let (cluster, client) = cluster_with_pool(3, "2+1");
     let unit = stretch_unit(2);
     let runtime = cluster.nodes[0].runtime().handle().clone();
+    let clients: Vec<_> = (0..6).map(|_| cluster.native_client()).collect();
     runtime.block_on(async {
         let region = client.create_region(POOL, "r", 2 * unit).await;
         let region = region.expect("a region");
-        let writers = (0..6u64).map(|at| {
-            let client = cluster.native_client();
+        let writers = (0..).zip(clients).map(|(at, client)| {
             tokio::spawn(async move {
                 let region = client.region("r").await.expect("it is there");
-                let at = at * (unit / 3);
+                let at: u64 = at * (unit / 3);
                 region.write(at, pattern(at, 5000)).await.expect("a write");
                 at
             })
