@@ -264,7 +264,13 @@ impl Mounted {
             std::thread::sleep(LOOK);
         }
         let ended = self.serving.take().map_or(Ok(Ok(())), JoinHandle::join);
-        Some(ended.unwrap_or_else(|_| Err(io::Error::other("a thread that serves it panicked"))))
+        let ended =
+            ended.unwrap_or_else(|_| Err(io::Error::other("a thread that serves it panicked")));
+        // Whoever reads a request just when the kernel ends the connection is told so instead of that nothing is mounted.
+        Some(ended.or_else(|error| match error.kind() {
+            io::ErrorKind::ConnectionAborted => Ok(()),
+            _ => Err(error),
+        }))
     }
 
     fn is_serving(&self) -> bool {

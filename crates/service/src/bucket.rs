@@ -8,14 +8,11 @@ use staves_model::{Group, MemberSlot, Revision, Time};
 use staves_wire::group::GroupMessage;
 use staves_wire::service::Answer;
 
-use crate::waiting::{Parked, Queue};
+use crate::waiting::{LARGE_READ_BYTES, Parked, Queue};
 use crate::{
     AnswerRef, BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Refused, Service,
     reservation::Reservation,
 };
-
-/// A read whose value has more bytes than this is parked while it must wait.
-const LARGE_READ_BYTES: usize = 4 << 10;
 
 /// A bucket of a service, at a data bucket or at a parity bucket.
 pub struct Bucket<S: Service> {
@@ -163,10 +160,10 @@ impl<S: Service> Bucket<S> {
             self.pump(now, out);
         } else if tick {
             let expired = self.queue.remove(|header| header.deadline <= now);
-            refuse(out, expired, Refused::Deadline);
+            out.refuse(expired, Refused::Deadline);
         }
         let expired = self.context.waiters.expire(now);
-        refuse(out, expired, Refused::Deadline);
+        out.refuse(expired, Refused::Deadline);
         self.flush(now, out);
     }
 
@@ -198,13 +195,10 @@ impl<S: Service> Bucket<S> {
 
     // True if this is a read of a large value that cannot be answered now: it waits as itself, not as a copy of the value.
     fn is_held_back(&self, now: Time, key_hash: Option<KeyHash>, op: S::Op<'_>) -> bool {
-        if S::is_write(op) {
-            return false;
-        }
         let member = &self.context.member;
-        let seq = key_hash.map_or(0, |key_hash| self.context.unstable.seq_of(key_hash));
-        let may_leave = member.releases(seq) && member.may_read(now) && member.may_answer(now);
-        !may_leave && self.read_bytes(op) > LARGE_READ_BYTES
+        let seq = || key_hash.map_or(0, |key_hash| self.context.unstable.seq_of(key_hash));
+        let may_leave = || member.releases(seq()) && member.may_read(now) && member.may_answer(now);
+        self.read_bytes(op) > LARGE_READ_BYTES && !may_leave()
     }
 
     // The fast path of a read: no copy but what the caller makes.
@@ -383,7 +377,7 @@ impl<S: Service> Bucket<S> {
         // other one's successor knows the requests; the client retries there.
         let moved = self.source.is_some() && self.source != source;
         if others || moved || (!serving && self.chosen.is_none()) {
-            refuse(out, self.context.waiters.drain(), Refused::Interrupted);
+            out.refuse(self.context.waiters.drain(), Refused::Interrupted);
             self.context.unstable.clear();
         }
         self.source = source;
@@ -393,7 +387,7 @@ impl<S: Service> Bucket<S> {
         let chosen = self.chosen;
         let waits = |header: &OpHeader| serves == Some(header.slot) || chosen == Some(header.slot);
         let gone = self.queue.remove(|header| !waits(header));
-        refuse(out, gone, Refused::NotServing);
+        out.refuse(gone, Refused::NotServing);
         let epoch = self.context.member.epoch();
         if self.context.reservation.epoch != epoch {
             self.context.reservation = Reservation::of(epoch);
@@ -403,9 +397,4 @@ impl<S: Service> Bucket<S> {
         }
         self.was_serving = serving;
     }
-}
-
-fn refuse(out: &mut BucketEffects, tokens: Vec<u64>, why: Refused) {
-    let refused = tokens.into_iter().map(|token| (token, Err(why)));
-    out.answers.extend(refused);
 }

@@ -102,6 +102,13 @@ pub struct BucketEffects {
     pub value_bytes_max: Option<usize>,
 }
 
+impl BucketEffects {
+    fn refuse(&mut self, tokens: Vec<u64>, why: Refused) {
+        let refused = tokens.into_iter().map(|token| (token, Err(why)));
+        self.answers.extend(refused);
+    }
+}
+
 /// The result of executing an operation.
 pub enum Outcome {
     /// An answer, to be released once everything up to `seq` is stable.

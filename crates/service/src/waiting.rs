@@ -11,6 +11,9 @@ use staves_wire::service::Answer;
 
 use crate::{KeyHash, OpHeader, Service};
 
+/// A read whose value has more bytes than this is parked while it must wait.
+pub(crate) const LARGE_READ_BYTES: usize = 4 << 10;
+
 /// The newest write under each key hash that is not stable yet. Empty without parity.
 #[derive(Default)]
 pub(crate) struct Unstable {

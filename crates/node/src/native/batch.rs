@@ -268,14 +268,8 @@ pub(crate) fn serve(
         host.peers.flush();
     }
     if !elsewhere.is_empty() {
-        let batch = batch.clone();
-        tokio::spawn(pass(
-            host.router().clone(),
-            batch,
-            request,
-            elsewhere,
-            deadline,
-        ));
+        let (router, batch) = (host.router().clone(), batch.clone());
+        tokio::spawn(pass(router, batch, request, elsewhere, deadline));
     }
     if batch.end_of_ops() {
         batch.finish();

@@ -243,6 +243,7 @@ fn preload_says_what_is_in_memory_and_why_that_is_not_all() {
     std::fs::set_permissions(at("closed"), PermissionsExt::from_mode(0o640)).expect("closed");
     let large = std::fs::File::create(at("large")).expect("made");
     large.set_len(64 * MIB).expect("long");
+    drop(large); // what is open for writing is not kept
     std::thread::sleep(Duration::from_millis(2100));
     let made = cluster.run(
         0,

@@ -94,7 +94,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 23);
+    assert_eq!(script.tried.len(), 24);
 }
 
 fn groups_and_nodes(script: &mut Script) {
