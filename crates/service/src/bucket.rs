@@ -8,7 +8,7 @@ use staves_model::{Group, MemberSlot, Revision, Time};
 use staves_wire::group::GroupMessage;
 use staves_wire::service::Answer;
 
-use crate::waiting::{LARGE_READ_BYTES, Parked, Queue};
+use crate::waiting::{FREE_READ_BYTES, LARGE_READ_BYTES, Parked, Queue};
 use crate::{
     AnswerRef, BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Refused, Service,
     reservation::Reservation,
@@ -319,7 +319,7 @@ impl<S: Service> Bucket<S> {
             let bytes = self.read_bytes(op);
             let waits = match S::is_write(op) {
                 true => self.context.is_full(),
-                false => bytes > LARGE_READ_BYTES && out.value_bytes_max == Some(0),
+                false => bytes > FREE_READ_BYTES && out.value_bytes_max == Some(0),
             };
             let outcome = match waits {
                 true => Outcome::Blocked { starved: false },

@@ -14,6 +14,9 @@ use crate::{KeyHash, OpHeader, Service};
 /// A read whose value has more bytes than this is parked while it must wait.
 pub(crate) const LARGE_READ_BYTES: usize = 4 << 10;
 
+/// A read whose value has no more bytes than this waits for no memory.
+pub(crate) const FREE_READ_BYTES: usize = 64 << 10;
+
 /// The newest write under each key hash that is not stable yet. Empty without parity.
 #[derive(Default)]
 pub(crate) struct Unstable {

@@ -68,7 +68,7 @@ fn a_read_without_a_lease_waits_until_its_deadline() {
 /// Regression: all reads that had waited were answered at once when the bucket went on, with memory for their values or not.
 #[test]
 fn reads_of_large_values_are_answered_as_there_is_memory() {
-    const VALUE: usize = 50_000;
+    const VALUE: usize = 70_000;
     let mut cluster = Cluster::new(0, 32, small_options());
     cluster.set(b"large", &bytes(1, VALUE)).unwrap();
     cluster.set(b"small", b"v").unwrap();

@@ -45,7 +45,7 @@ impl Completion {
 
 /// The completions that lie there, and the memory of their values until the connection has taken them.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedCompletions {
     completions: Vec<Completion>,
     value_bytes: usize,
     part: InFlightPart,
@@ -55,7 +55,7 @@ struct Waiting {
 #[derive(Debug)]
 pub(crate) struct CompletionQueue {
     /// `None` once the connection has ended.
-    waiting: Mutex<Option<Waiting>>,
+    waiting: Mutex<Option<QueuedCompletions>>,
     wake: Notify,
     /// A bucket refused an operation that had waited. Set under that bucket's lock and looked at under
     /// it, so that no later operation for it overtakes the one that was refused.
@@ -66,7 +66,7 @@ impl CompletionQueue {
     /// An empty queue, whose values count in this budget.
     pub(crate) fn new(in_flight: Arc<InFlight>) -> CompletionQueue {
         CompletionQueue {
-            waiting: Mutex::new(Some(Waiting {
+            waiting: Mutex::new(Some(QueuedCompletions {
                 completions: Vec::new(),
                 value_bytes: 0,
                 part: InFlightPart::new(in_flight),

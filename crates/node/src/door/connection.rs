@@ -467,9 +467,14 @@ impl Executor {
     fn one(&mut self, op: &Op<'_>, join: Join) {
         let protocol = self.protocol();
         let place = self.places.next();
+        // What this batch has added counts, too.
+        let held = match self.places.is_empty() {
+            true => self.held,
+            false => self.held.max(self.held_bytes()),
+        };
         let tail = self.places.tail(&mut self.output);
         // The table, the tail and the bookkeeping are different fields: taken apart for the borrows.
-        let (part, held, mut no_memory) = (&mut self.part, self.held, None);
+        let (part, mut no_memory) = (&mut self.part, None);
         let give = |answer: AnswerRef<'_>| match answer {
             AnswerRef::Value(value)
                 if value.len() > FREE_BYTES

@@ -31,7 +31,10 @@ impl Executor {
     /// True if operations may set out to other nodes, whose answers come here.
     pub(super) fn may_set_out(&self) -> bool {
         let little = self.held <= FREE_BYTES && self.remote.expects_little();
-        self.output.len() < OUTPUT_BYTES_MAX && (little || self.running.in_flight.has_room())
+        // Nor is there anything that it could give back before.
+        let holds_up = self.output.is_empty() && self.places.charged_bytes() > 0;
+        self.output.len() < OUTPUT_BYTES_MAX
+            && (little || holds_up || self.running.in_flight.has_room())
     }
 
     pub(super) fn waits_for_memory(&self) -> bool {
@@ -44,7 +47,8 @@ impl Executor {
 
     /// A value is to be answered: true if there is memory for it.
     pub(super) fn has_memory(&mut self, values: usize) -> bool {
-        self.part.try_set(self.held + self.output.len() + values)
+        let held = (self.held + self.output.len()).max(self.held_bytes());
+        self.part.try_set(held + values)
     }
 
     /// True if the command that waits for room still has none: it is not tried in vain, for that copies values.
