@@ -378,7 +378,11 @@ fn aim(cluster: &TestGroup, index: usize, envelope: &mut GroupEnvelope) {
             listed(*slot)
         }
         GroupMessage::Seal { group, .. } => {
-            let next = next_of(cluster, index, member.epoch().0 + u64::from(group.open));
+            let next = next_of(
+                cluster,
+                index,
+                member.epoch().0.saturating_add(u64::from(group.open)),
+            );
             *group = Arc::new(next);
             group.member(group.coordinator).copied()
         }

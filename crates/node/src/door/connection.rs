@@ -467,7 +467,6 @@ impl Executor {
     fn one(&mut self, op: &Op<'_>, join: Join) {
         let protocol = self.protocol();
         let place = self.places.next();
-        // What this batch has added counts, too.
         let held = match self.places.is_empty() {
             true => self.held,
             false => self.held.max(self.held_bytes()),

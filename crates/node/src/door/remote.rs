@@ -74,11 +74,15 @@ impl RemoteOp {
 pub(super) struct RemoteOps {
     /// By place and part: the order in which they came.
     queued: BTreeMap<(u64, u32), RemoteOp>,
+    /// The reads among them.
+    reads: usize,
     /// Such operations, queued or under way, by bucket.
     held: BTreeMap<u32, u32>,
     under_way: bool,
     /// Bytes of the largest answer that is expected.
     expected_bytes: usize,
+    /// The last batch had reads: only their answers say how large values are.
+    read: bool,
     /// The last batch brought answers: what has waited for it has its time from then on.
     goes_on: bool,
 }
@@ -87,9 +91,11 @@ impl Default for RemoteOps {
     fn default() -> RemoteOps {
         RemoteOps {
             queued: BTreeMap::new(),
+            reads: 0,
             held: BTreeMap::new(),
             under_way: false,
             expected_bytes: BATCH_BYTES_MAX,
+            read: false,
             goes_on: false,
         }
     }
@@ -99,12 +105,12 @@ impl RemoteOps {
     /// True if more may be queued: the next batch is not full yet.
     #[inline]
     pub(super) fn has_room(&self) -> bool {
-        self.queued.len() * self.expected_bytes < BATCH_BYTES_MAX
+        self.reads * self.expected_bytes < BATCH_BYTES_MAX && self.queued.len() < BATCH_OPS_MAX
     }
 
     /// True if the answers of the next batch are expected to be small.
     pub(super) fn expects_little(&self) -> bool {
-        self.expected_bytes <= FREE_BYTES
+        self.reads == 0 || self.expected_bytes <= FREE_BYTES
     }
 
     /// True if operations of this bucket are queued or under way, so that later ones must follow.
@@ -117,6 +123,7 @@ impl RemoteOps {
 
     pub(super) fn push(&mut self, place: u64, part: u32, wanted: RemoteOp) {
         *self.held.entry(wanted.bucket).or_default() += 1;
+        self.reads += usize::from(!wanted.op.is_write);
         self.queued.insert((place, part), wanted);
     }
 
@@ -157,6 +164,7 @@ impl RemoteOps {
 
     /// Nobody waits any more: what has not set out does not. The numbers under which it would have asked.
     pub(super) fn give_up(&mut self) -> impl Iterator<Item = (u32, RequestId)> {
+        self.reads = 0;
         let queued = std::mem::take(&mut self.queued).into_values();
         queued.filter_map(|wanted| Some((wanted.bucket, wanted.request?)))
     }
@@ -165,7 +173,7 @@ impl RemoteOps {
         let passed = planted(Mutant::WaitingBucketPassed);
         let free =
             |(_, wanted): &(&(u64, u32), &RemoteOp)| passed || !waiting.contains(&wanted.bucket);
-        let (mut places, mut bytes) = (Vec::new(), 0);
+        let (mut places, mut bytes, mut reads) = (Vec::new(), 0, 0);
         for (place, wanted) in self.queued.iter().filter(free) {
             bytes += wanted.op.body.bytes().max(match wanted.op.is_write {
                 true => ANSWER_BYTES_MIN,
@@ -175,7 +183,10 @@ impl RemoteOps {
                 break;
             }
             places.push(*place);
+            reads += usize::from(!wanted.op.is_write);
         }
+        self.reads -= reads;
+        self.read = reads > 0;
         let taken = places.into_iter();
         taken
             .filter_map(|place| self.queued.remove_entry(&place))
@@ -193,7 +204,7 @@ impl RemoteOps {
         let given = answers.filter(|answer| !matches!(answer, Answer::Error(..)));
         let largest = given.map(Answer::value_bytes).max();
         // A refusal says nothing of the value's size.
-        if let Some(largest) = largest {
+        if let Some(largest) = largest.filter(|_| self.read) {
             let less = (self.expected_bytes / EXPECTED_LESS).max(ANSWER_BYTES_MIN);
             self.expected_bytes = largest.max(less);
         }
@@ -206,6 +217,7 @@ impl RemoteOps {
 
     /// The pool was deleted, and with it whoever could answer: what is queued does not set out.
     pub(super) fn stay(&mut self, mut settle: impl FnMut(u64, u32, Answer)) {
+        self.reads = 0;
         for ((place, part), wanted) in std::mem::take(&mut self.queued) {
             self.let_go(wanted.bucket);
             let gone = "the pool that this door serves was deleted";

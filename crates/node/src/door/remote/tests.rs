@@ -56,6 +56,23 @@ fn a_batch_asks_for_what_is_expected_to_fit() {
     assert_eq!(answers_of(8 << 20), 1);
 }
 
+/// Regression: the short answers to writes were taken for those of the reads behind them, and 200 MiB were asked for at once.
+#[test]
+fn an_answer_to_a_write_says_nothing_of_how_large_values_are() {
+    let mut remote = RemoteOps::default();
+    for place in 0..8 {
+        let mut set = wanted(3);
+        set.op.is_write = true;
+        assert!(remote.has_room() && remote.expects_little());
+        remote.push(place, 0, set);
+        assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
+        remote.back(vec![back((place, 0, 3), Answer::Ok)], |_, _, _| {});
+    }
+    (8..16).for_each(|place| remote.push(place, 0, wanted(3)));
+    assert!(!remote.has_room() && !remote.expects_little());
+    assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
+}
+
 /// Regression: refusals while a bucket moved were taken for small answers, and then all was asked for at once.
 #[test]
 fn a_refusal_says_nothing_of_how_large_the_answers_will_be() {
