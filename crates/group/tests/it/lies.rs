@@ -378,11 +378,8 @@ fn aim(cluster: &TestGroup, index: usize, envelope: &mut GroupEnvelope) {
             listed(*slot)
         }
         GroupMessage::Seal { group, .. } => {
-            let next = next_of(
-                cluster,
-                index,
-                member.epoch().0.saturating_add(u64::from(group.open)),
-            );
+            let open = u64::from(group.open);
+            let next = next_of(cluster, index, member.epoch().0.saturating_add(open));
             *group = Arc::new(next);
             group.member(group.coordinator).copied()
         }
