@@ -198,7 +198,7 @@ impl<S: Service> Bucket<S> {
         let member = &self.context.member;
         let seq = || key_hash.map_or(0, |key_hash| self.context.unstable.seq_of(key_hash));
         let may_leave = || member.releases(seq()) && member.may_read(now) && member.may_answer(now);
-        self.read_bytes(op) > LARGE_READ_BYTES && !may_leave()
+        key_hash.is_some() && self.read_bytes(op) > LARGE_READ_BYTES && !may_leave()
     }
 
     // The fast path of a read: no copy but what the caller makes.
