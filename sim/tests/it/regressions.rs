@@ -66,6 +66,12 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
         "a read waited at a node for the place of one data bucket; the next epoch gave the node the place of another, whose \
          bytes it was answered with (also who_waits_for_one_data_bucket_is_not_served_by_another in crates/memory)",
     ),
+    (
+        566_945_429_827,
+        2,
+        1,
+        "a read of a region whose bytes are gone was kept for later instead of answered: nothing would ever bring them",
+    ),
 ];
 
 /// The same of worlds with two groups.
