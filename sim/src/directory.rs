@@ -12,8 +12,8 @@ use std::sync::Arc;
 use staves_group::DirectoryCall;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterId, DiskId, Epoch, Group, LeaseRequest, Medium, Member, MemberSlot, NewEpoch,
-    NodeId, Outcome, PoolKind, Scheme, StuckReport,
+    Change, ClusterId, DiskId, Epoch, Group, GroupStep, LeaseRequest, Medium, Member, MemberSlot,
+    NewEpoch, NodeId, Outcome, PoolKind, Scheme, StuckReport,
 };
 
 use crate::event::{Happening, Packet, Place};
@@ -156,12 +156,12 @@ impl World {
                 slot,
                 incarnation,
             }) => {
-                let complete = Change::Complete {
+                let complete = Change::step(GroupStep::Complete {
                     group,
                     epoch,
                     slot,
                     incarnation,
-                };
+                });
                 if self.directory.map.apply(None, &complete).is_ok() {
                     self.cover.count("joiner complete");
                     if let Some(g) = self.index_of(group) {
@@ -223,7 +223,7 @@ impl World {
         if self
             .directory
             .map
-            .apply(None, &Change::Open { group, epoch })
+            .apply(None, &Change::step(GroupStep::Open { group, epoch }))
             .is_ok()
         {
             if anew {

@@ -21,7 +21,7 @@ use crate::error::DirectoryError;
 use crate::folder_owner::{self, FolderOwner};
 use crate::leader_state::LeaderState;
 use crate::machine::Machine;
-use crate::message::{LeaderRequest, LeaderResponse, PendingLease};
+use crate::message::{CallAnswer, LeaderRequest, LeaderResponse, PendingLease};
 use crate::network::{Network, SeenAt};
 use crate::options::Options;
 use crate::store::Store;
@@ -247,6 +247,11 @@ impl Directory {
         self.inner.worked.store(now, Ordering::Relaxed);
     }
 
+    /// True if it has not said so for longer than that.
+    pub fn hangs(&self) -> bool {
+        self.inner.hangs()
+    }
+
     /// Proposes a change; returns once it took effect and a majority has it on disk.
     ///
     /// [`DirectoryError::Unknown`] means that the answer was lost: the change may have taken effect.
@@ -323,16 +328,22 @@ impl Directory {
             .await
     }
 
-    /// Makes a member's call: an epoch opens once no other lease stands against it (GROUP rule 11), a member of this
-    /// node is marked as complete (rule 16), members that hold an epoch up are reported. Ends well too if it was done before.
+    /// Makes calls of members, at most [`CALLS_MAX`](crate::CALLS_MAX): an epoch opens once no other lease stands against it
+    /// (GROUP rule 11), a member of this node is marked as complete (rule 16), members that hold an epoch up are
+    /// reported. The answers are in the order of the calls; what was done before is done.
     pub async fn call(
         &self,
-        call: DirectoryCall,
+        calls: Vec<DirectoryCall>,
         deadline: Duration,
-    ) -> Result<(), DirectoryError> {
+    ) -> Result<Vec<CallAnswer>, DirectoryError> {
         let (from, _) = self.inner.life()?;
-        self.noted(LeaderRequest::Call { from, call }, deadline)
-            .await
+        let asked = calls.len();
+        let request = LeaderRequest::Calls { from, calls };
+        let name = request.name();
+        match self.inner.ask(request, deadline).await? {
+            LeaderResponse::Called(answers) if answers.len() == asked => Ok(answers),
+            other => Err(unexpected(name, &other)),
+        }
     }
 
     /// Gives up this node's vote and leadership, and announces its stop. The caller then calls

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use openraft::error::ClientWriteError;
 use staves_model::detector::Report;
-use staves_model::{
-    Change, DirectoryCall, Epoch, GroupId, Incarnation, LeaseRequest, NodeId, Refusal, StuckReport,
-};
+use staves_model::{Change, Incarnation, LeaseRequest, NodeId};
 use tokio::sync::oneshot;
 
 use crate::ask::LeadError;
@@ -40,51 +38,11 @@ impl Inner {
                 });
                 LeaderResponse::Noted
             })),
-            LeaderRequest::Call { from, call } => self.lead_call(from, call).await,
+            LeaderRequest::Calls { from, calls } => self.lead_calls(from, calls).await,
             LeaderRequest::Leave { node, incarnation } => self.lead_leave(node, incarnation).await,
             LeaderRequest::Stop { node, incarnation } => {
                 Ok(self.lead_stop(node, incarnation).await)
             }
-        }
-    }
-
-    async fn lead_call(
-        &self,
-        from: NodeId,
-        call: DirectoryCall,
-    ) -> Result<LeaderResponse, LeadError> {
-        match call {
-            DirectoryCall::Open { group, epoch } => self.lead_open(group, epoch).await,
-            DirectoryCall::Complete {
-                group,
-                epoch,
-                slot,
-                incarnation,
-            } => {
-                let change = Change::Complete {
-                    group,
-                    epoch,
-                    slot,
-                    incarnation,
-                };
-                let answer = self.write(Proposal::unconditional(change)).await?;
-                Ok(noted_if(answer, |refusal| {
-                    matches!(refusal, Refusal::AlreadyComplete { .. })
-                }))
-            }
-            DirectoryCall::Stuck {
-                group,
-                epoch,
-                slots,
-            } => Ok(self.with_leader_state(|leader_state| {
-                leader_state.add_stuck_report(StuckReport {
-                    group,
-                    epoch,
-                    slots,
-                    reporter: from,
-                });
-                LeaderResponse::Noted
-            })),
         }
     }
 
@@ -140,23 +98,6 @@ impl Inner {
             return Ok(too_many_requests());
         }
         answer.await.map_err(|_| LeadError::NotLeader)
-    }
-
-    async fn lead_open(&self, group: GroupId, epoch: Epoch) -> Result<LeaderResponse, LeadError> {
-        let decided = {
-            let leader_state = self.leader_state.lock();
-            let Some(leader_state) = leader_state.as_ref() else {
-                return Ok(newly_elected());
-            };
-            leader_state.open(self.now(), &self.map(), group, epoch)
-        };
-        let answer = match decided {
-            Ok(proposal) => self.write(proposal).await?,
-            Err(answer) => return Ok(answer),
-        };
-        Ok(noted_if(answer, |refusal| {
-            matches!(refusal, Refusal::AlreadyOpen { .. })
-        }))
     }
 
     /// The node first leaves the voters, then the map; until then it has to ask again.
@@ -227,14 +168,4 @@ pub(crate) fn too_many_requests() -> LeaderResponse {
 
 pub(crate) fn newly_elected() -> LeaderResponse {
     LeaderResponse::later(20, "the leader has only just been elected")
-}
-
-/// A request that was refused as a repetition is done.
-fn noted_if(answer: LeaderResponse, done: impl Fn(&Refusal) -> bool) -> LeaderResponse {
-    match answer {
-        LeaderResponse::Applied(Applied::Refused { refusal, .. }) if done(&refusal) => {
-            LeaderResponse::Noted
-        }
-        other => other,
-    }
 }

@@ -6,13 +6,12 @@ use staves_model::detector::{Report, Verdict};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::planner::record_since;
 use staves_model::{
-    Change, ClusterMap, Detector, DetectorConfig, Epoch, GroupId, Incarnation, Leases, Node,
-    NodeId, NodeState, Planner, PlannerConfig, Refusal, StopBook, StopTimes, StuckReport, Time,
+    ClusterMap, Detector, DetectorConfig, Incarnation, Leases, Node, NodeId, NodeState, Planner,
+    PlannerConfig, StopBook, StopTimes, StuckReport, Time,
 };
 
 use crate::message::LeaderResponse;
 use crate::options::Times;
-use crate::types::{Applied, Proposal};
 
 /// Most reports of silent nodes between two ticks; each node pings few and reports seldom.
 const REPORTS_MAX: usize = 4096;
@@ -60,43 +59,6 @@ impl LeaderState {
             logged: BTreeMap::new(),
             joins: VecDeque::new(),
         }
-    }
-
-    /// The proposal that opens a group's epoch, if the lease book allows it now; else the answer.
-    pub fn open(
-        &self,
-        now: Time,
-        map: &ClusterMap,
-        group: GroupId,
-        epoch: Epoch,
-    ) -> Result<Proposal, LeaderResponse> {
-        let Some(entry) = map.groups.get(&group) else {
-            return Err(LeaderResponse::Applied(Applied::Refused {
-                refusal: Refusal::UnknownGroup { group },
-                revision: map.revision,
-            }));
-        };
-        if entry.epoch < epoch {
-            // The sender's map is ahead of ours. The lease book must judge that epoch's members, not those before.
-            let known = entry.epoch;
-            let reason = format!("the leader's map has epoch {known} of group {group} so far");
-            return Err(LeaderResponse::later(20, reason));
-        }
-        if entry.epoch == epoch && entry.open {
-            return Err(LeaderResponse::Noted);
-        }
-        if !self.leases.may_open(now, entry) {
-            let wait = self.leases.opens_at(entry).map(|at| at.since(now));
-            let wait_ms = wait.unwrap_or_default().as_millis() as u32 + 1;
-            let reason = "another holder's lease has not run out";
-            return Err(LeaderResponse::later(wait_ms, reason));
-        }
-        // Compare-and-set on the epoch, and only in this term: the next leader's book does not know ours.
-        Ok(Proposal {
-            expected: None,
-            term: Some(self.term).filter(|_| !planted(Mutant::OpenWithoutTerm)),
-            change: Change::Open { group, epoch },
-        })
     }
 
     /// Keeps a report for the next tick. One that does not fit is dropped: a silent node is reported again.

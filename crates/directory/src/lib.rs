@@ -34,10 +34,11 @@
 //! **Not here.** The rules of the map, placement and verdicts (`staves-model`); connections
 //! (`staves-net`, behind [`Transport`]); messages between members of a group (`staves-group`).
 //!
-//! **Layout.** Read `directory`, `start`, `ask`, `lead`; then `leader`, `membership`, `voters`, `leadership_transfer`; then
+//! **Layout.** Read `directory`, `start`, `ask`, `lead`, `calls`; then `leader`, `membership`, `voters`, `leadership_transfer`; then
 //! `store`, `machine`, `network`, which are openraft's side.
 
 mod ask;
+mod calls;
 mod directory;
 mod elections;
 mod error;
@@ -67,7 +68,7 @@ mod waiting;
 
 pub use directory::{Directory, Granted, HANG, Left, Life, Status};
 pub use error::{DirectoryError, StoreError};
-pub use message::VERSION as MESSAGE_VERSION;
+pub use message::{CALLS_MAX, CallAnswer, VERSION as MESSAGE_VERSION};
 pub use options::{Options, Times};
 pub use store::damage::panic_becomes_an_error;
 pub use transport::{CallFuture, Transport, TransportError};

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use staves_model::{
     ClusterId, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest, NodeFacts,
-    NodeId, Revision, Sign, StopState,
+    NodeId, Refusal, Revision, Sign, StopState,
 };
 use tokio::sync::oneshot;
 
@@ -27,7 +27,11 @@ use crate::types::{Applied, Proposal, Types};
 /// 6. Members are (node, disk, life), and their calls are one request.
 /// 7. Nodes pass on what is meant for one that its sender does not reach.
 /// 8. Parts of a region are loaded and written, not all of it: the map and its changes say which.
-pub const VERSION: u8 = 8;
+/// 9. The calls of many groups are one request and one change.
+pub const VERSION: u8 = 9;
+
+/// Most calls of one request.
+pub const CALLS_MAX: usize = 256;
 
 /// A request with what fences it: a process that has taken over an address answers to its own id only.
 #[derive(Serialize, Deserialize)]
@@ -99,10 +103,10 @@ pub(crate) enum LeaderRequest {
         from: NodeId,
         seen: Vec<Evidence>,
     },
-    /// A call by a member of a node.
-    Call {
+    /// Calls of members of a node, at most [`CALLS_MAX`].
+    Calls {
         from: NodeId,
-        call: DirectoryCall,
+        calls: Vec<DirectoryCall>,
     },
     Leave {
         node: NodeId,
@@ -122,11 +126,7 @@ impl LeaderRequest {
             LeaderRequest::Propose(_) => "a proposal",
             LeaderRequest::Lease(_) => "leases",
             LeaderRequest::Report { .. } => "a report of silent nodes",
-            LeaderRequest::Call { call, .. } => match call {
-                DirectoryCall::Open { .. } => "the opening of an epoch",
-                DirectoryCall::Complete { .. } => "the mark of a complete member",
-                DirectoryCall::Stuck { .. } => "a report of stuck members",
-            },
+            LeaderRequest::Calls { .. } => "the calls of members",
             LeaderRequest::Leave { .. } => "leaving",
             LeaderRequest::Stop { .. } => "whether the node may stop",
         }
@@ -155,6 +155,8 @@ pub(crate) enum LeaderResponse {
         heard: Vec<(GroupId, Epoch)>,
         revision: Revision,
     },
+    /// To each call of the request, in its order.
+    Called(Vec<CallAnswer>),
     /// Done, or taken note of.
     Noted,
     /// The map's rules refuse it, or the leader does; asking again is no use.
@@ -178,6 +180,29 @@ impl LeaderResponse {
     pub fn later(wait_ms: u32, reason: impl Into<String>) -> LeaderResponse {
         let reason = reason.into();
         LeaderResponse::Later { wait_ms, reason }
+    }
+}
+
+/// The answer to one call of a member.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum CallAnswer {
+    /// Done, before perhaps, or taken note of.
+    Done,
+    /// Not now; to be called again after this long.
+    Later {
+        /// The time to wait.
+        wait_ms: u32,
+        /// The reason.
+        reason: String,
+    },
+    /// The map's rules refuse it.
+    Refused(Refusal),
+}
+
+impl CallAnswer {
+    pub(crate) fn later(wait_ms: u32, reason: impl Into<String>) -> CallAnswer {
+        let reason = reason.into();
+        CallAnswer::Later { wait_ms, reason }
     }
 }
 

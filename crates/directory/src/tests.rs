@@ -10,19 +10,23 @@ use staves_hunts::{Hunt, hunt};
 use staves_model::mutant::Mutant;
 use staves_model::testing::{create_pool, new_node};
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, MemberId, MemberSlot, NewEpoch,
-    NodeId, Time,
+    Change, ClusterId, ClusterMap, DirectoryCall, Epoch, GroupId, Incarnation, MemberId,
+    MemberSlot, NewEpoch, NodeId, Time,
 };
 use tokio::sync::watch;
 
 use crate::leader_state::LeaderState;
 use crate::machine::Machine;
-use crate::message::LeaderResponse;
+use crate::message::CallAnswer;
 use crate::options::Times;
 use crate::store::Store;
 use crate::types::{Applied, LogEntry, LogId, Proposal};
 
 const GROUP: GroupId = GroupId(1);
+const OPENS: DirectoryCall = DirectoryCall::Open {
+    group: GROUP,
+    epoch: Epoch(1),
+};
 
 /// A directory's state machine, and its log's length.
 struct Log {
@@ -85,11 +89,11 @@ impl Log {
 async fn a_new_leader_opens_nothing_before_a_lease_has_passed() {
     let log = Log::new().await;
     let (begun, times) = (Time::from_millis(60_000), Times::default());
-    let leader = LeaderState::new(3, begun, &log.map(), &times);
-    let decide = |after: Duration| leader.open(begun + after, &log.map(), GROUP, Epoch(1));
+    let mut leader = LeaderState::new(3, begun, &log.map(), &times);
+    let mut decide = |after| leader.judge_call(begun + after, &log.map(), NodeId(1), OPENS);
     for early in [Duration::ZERO, times.lease - Duration::from_millis(1)] {
         let answer = decide(early);
-        let waits = matches!(answer, Err(LeaderResponse::Later { .. }));
+        let waits = matches!(answer, Err(CallAnswer::Later { .. }));
         assert!(waits, "opens {early:?} after its election: {answer:?}");
     }
     let decided = decide(times.lease);
@@ -101,9 +105,9 @@ async fn a_new_leader_opens_nothing_before_a_lease_has_passed() {
 async fn an_epoch_is_opened_in_the_term_of_the_book_that_allowed_it() {
     let mut log = Log::new().await;
     let (begun, times) = (Time::from_millis(60_000), Times::default());
-    let leader = LeaderState::new(3, begun, &log.map(), &times);
-    let decided = leader.open(begun + times.lease, &log.map(), GROUP, Epoch(1));
-    let open = decided.expect("the lease has passed");
+    let mut leader = LeaderState::new(3, begun, &log.map(), &times);
+    let decided = leader.judge_call(begun + times.lease, &log.map(), NodeId(1), OPENS);
+    let open = leader.proposal_of(vec![decided.expect("the lease has passed")]);
     assert_eq!(log.order(4, open.clone()).await, Applied::Deposed);
     assert!(!log.is_open(), "opened in a later term");
     let applied = log.order(3, open).await;

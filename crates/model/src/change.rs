@@ -3,7 +3,7 @@
 //! A change is made whole or refused whole. What it is checked against lies in the map alone, so every
 //! node that applies the same changes in the same order comes to the same map. `change/outcome.rs` holds
 //! what can be wrong, `change/nodes.rs` and `change/pools.rs` the simple rules,
-//! `change/epochs.rs` those of GROUP (7, 11 and 13) for a group's membership.
+//! `change/epochs.rs` and `change/steps.rs` those of GROUP (7, 11, 13 and 16) for a group's membership.
 
 mod epochs;
 mod holdings;
@@ -12,6 +12,7 @@ mod outcome;
 mod pins;
 mod pools;
 mod regions;
+mod steps;
 
 use std::ops::Range;
 
@@ -26,11 +27,11 @@ pub use self::outcome::{
     Refusal,
 };
 
+pub use self::steps::GroupStep;
+
 use self::outcome::bad_name;
 use crate::files::Pin;
-use crate::ids::{
-    ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
-};
+use crate::ids::{ClusterId, GroupId, Incarnation, NodeId, PoolId, RegionId, Revision};
 use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
 use crate::scheme::Scheme;
 
@@ -118,24 +119,9 @@ pub enum Change {
     },
     /// Commits the next epochs of some groups: one proposal moves all buckets of a dead node.
     CommitEpochs(Vec<NewEpoch>),
-    /// The leader of an epoch has brought every listed member to the cut (GROUP rule 11).
-    Open {
-        /// The group.
-        group: GroupId,
-        /// The epoch: refused unless it is the newest and not yet open.
-        epoch: Epoch,
-    },
-    /// A joiner has all pages (GROUP rule 16).
-    Complete {
-        /// The group.
-        group: GroupId,
-        /// The open epoch in which it reports so.
-        epoch: Epoch,
-        /// Its member slot.
-        slot: MemberSlot,
-        /// Its life.
-        incarnation: Incarnation,
-    },
+    /// What groups have come to by themselves, each on its own: those that the map refuses are left out, and the change is
+    /// refused if that leaves none. One death or one new region brings very many at a time.
+    Steps(Vec<GroupStep>),
     /// Says plainly that more was lost of these groups than their scheme bears.
     MarkLost {
         /// The groups.
@@ -241,13 +227,7 @@ impl ClusterMap {
             } => self.set_pool(name, *scheme, *node_budget_bytes),
             Change::DeletePool { name } => self.delete_pool(name),
             Change::CommitEpochs(new) => self.commit_epochs(new),
-            Change::Open { group, epoch } => self.open(*group, *epoch),
-            Change::Complete {
-                group,
-                epoch,
-                slot,
-                incarnation,
-            } => self.complete(*group, *epoch, *slot, *incarnation),
+            Change::Steps(steps) => self.take_steps(steps),
             Change::MarkLost { groups } => self.mark_lost(groups),
             Change::CreateRegion {
                 pool,

@@ -46,7 +46,9 @@ mod time;
 pub mod units;
 
 pub use call::DirectoryCall;
-pub use change::{Change, NAME_BYTES_MAX, NewEpoch, NewHoldings, NodeFacts, Outcome, Refusal};
+pub use change::{
+    Change, GroupStep, NAME_BYTES_MAX, NewEpoch, NewHoldings, NodeFacts, Outcome, Refusal,
+};
 pub use detector::{Detector, DetectorConfig, Evidence, Sign, whom_to_ping};
 pub use election_timer::{ElectionTimer, ElectionTimes, ElectionView};
 pub use files::{

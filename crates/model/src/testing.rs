@@ -1,6 +1,6 @@
 //! Small clusters for the tests of this crate and of those above it.
 
-use crate::change::{Change, NewEpoch, NodeFacts, Outcome, Refusal};
+use crate::change::{Change, GroupStep, NewEpoch, NodeFacts, Outcome, Refusal};
 use crate::files::Holdings;
 use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Medium, PoolKind};
@@ -178,10 +178,10 @@ pub fn commit(map: &mut ClusterMap, new: NewEpoch) -> Result<Outcome, Refusal> {
 pub fn open(map: &mut ClusterMap, group: u32, epoch: u64) -> Result<Outcome, Refusal> {
     map.apply(
         None,
-        &Change::Open {
+        &Change::step(GroupStep::Open {
             group: GroupId(group),
             epoch: Epoch(epoch),
-        },
+        }),
     )
 }
 

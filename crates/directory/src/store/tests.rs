@@ -4,8 +4,8 @@ mod suite;
 
 use staves_model::testing::node_facts;
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, GroupId, Incarnation, Medium, MemberId, MemberSlot,
-    NewEpoch, NodeId, Pin, PoolKind,
+    Change, ClusterId, ClusterMap, Epoch, GroupId, GroupStep, Incarnation, Medium, MemberId,
+    MemberSlot, NewEpoch, NodeId, Pin, PoolKind,
 };
 
 /// FNV-1a, so that no bytes need be kept here.
@@ -58,7 +58,7 @@ fn map() -> ClusterMap {
         coordinator: MemberSlot(0),
         fresh: true,
     }]));
-    make(Change::Open { group, epoch });
+    make(Change::step(GroupStep::Open { group, epoch }));
     make(Change::CreateRegion {
         pool: "memory".into(),
         name: "r".into(),

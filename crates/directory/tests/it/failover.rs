@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
 use staves_model::testing::create_pool;
-use staves_model::{Change, Epoch, NodeId};
+use staves_model::{Change, Epoch, GroupStep, NodeId};
 
 use crate::test_cluster::{PATIENCE, TestCluster, TestNode, eventually, leader, others};
 
@@ -202,7 +202,7 @@ async fn who_was_told_to_stop_is_known_to_the_next_leader() {
             continue;
         }
         let (group, epoch) = (group.id, group.epoch);
-        propose(Change::Open { group, epoch }).await;
+        propose(Change::step(GroupStep::Open { group, epoch })).await;
         pair = nodes;
         break;
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use staves_directory::Proposal;
+use staves_directory::{CallAnswer, Proposal};
 use staves_hunts::{Hunt, hunt};
 use staves_model::mutant::Mutant;
 use staves_model::testing::create_pool;
@@ -50,13 +50,14 @@ async fn open_newest(nodes: &[TestNode], group: GroupId, after: Epoch) -> Group 
         let _ = nodes[0]
             .directory
             .call(
-                DirectoryCall::Open {
+                vec![DirectoryCall::Open {
                     group,
                     epoch: g.epoch,
-                },
+                }],
                 Duration::from_millis(1500),
             )
             .await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("no epoch after {after} opens");
 }
@@ -116,29 +117,16 @@ async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
     let (nodes, group) = with_pool(&cluster).await;
     let g = entry(&nodes[0], group).expect("the group");
     let next = g.epoch.next();
-    let early = nodes[1]
-        .directory
-        .call(
-            DirectoryCall::Open { group, epoch: next },
-            Duration::from_millis(300),
-        )
-        .await;
-    let text = early.expect_err("not yet").to_string();
-    assert!(
-        text.contains("the opening of an epoch") && text.contains("so far"),
-        "{text}"
-    );
-    nodes[1]
-        .directory
-        .call(
-            DirectoryCall::Open {
-                group,
-                epoch: g.epoch,
-            },
-            PATIENCE,
-        )
-        .await
-        .expect("open already");
+    let open = |epoch| DirectoryCall::Open { group, epoch };
+    let calls = vec![open(next), open(g.epoch)];
+    let answers = nodes[1].directory.call(calls, PATIENCE).await;
+    let answers = answers.expect("a leader answers");
+    match &answers[..] {
+        [CallAnswer::Later { reason, .. }, CallAnswer::Done] => {
+            assert!(reason.contains("so far"), "{reason}");
+        }
+        other => panic!("not yet, and open already: {other:?}"),
+    }
     cluster.kill_all(&nodes).await;
 }
 
@@ -182,23 +170,19 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
         slot,
         incarnation,
     };
-    copy.directory
-        .call(complete(g.epoch), PATIENCE)
-        .await
-        .expect("complete: a fresh group is so already");
-    let late = copy.directory.call(complete(Epoch(99)), PATIENCE).await;
-    assert!(late.is_err(), "no such epoch");
-    copy.directory
-        .call(
-            DirectoryCall::Stuck {
-                group,
-                epoch: g.epoch,
-                slots: vec![slot],
-            },
-            PATIENCE,
-        )
-        .await
-        .expect("heard");
+    let stuck = DirectoryCall::Stuck {
+        group,
+        epoch: g.epoch,
+        slots: vec![slot],
+    };
+    let calls = vec![complete(g.epoch), complete(Epoch(0)), stuck];
+    let answers = copy.directory.call(calls, PATIENCE).await;
+    let answers = answers.expect("a leader answers");
+    // A fresh group is complete already; there is no such epoch; the report is heard.
+    match &answers[..] {
+        [CallAnswer::Done, CallAnswer::Refused(_), CallAnswer::Done] => {}
+        other => panic!("{other:?}"),
+    }
     cluster.kill_all(&nodes).await;
 }
 

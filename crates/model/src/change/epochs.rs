@@ -1,12 +1,12 @@
-//! A group's membership: commit, open, complete, lost (GROUP rules 7, 11, 13, 16).
+//! A group's membership: commit, lost (GROUP rules 7, 13).
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use super::outcome::{Outcome, Refusal};
-use crate::ids::{DiskId, Epoch, GroupId, Incarnation, MemberId, MemberSlot};
-use crate::map::{ClusterMap, Group, LastOpen, Member, whole_buckets};
+use crate::ids::{DiskId, Epoch, GroupId, MemberId, MemberSlot};
+use crate::map::{ClusterMap, Group, Member, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::{bucket_slot, slots_max};
 
@@ -150,66 +150,6 @@ impl ClusterMap {
     /// nothing is committed: its members may have let go of what they held.
     pub fn complete_sources_up(&self, group: &Group) -> usize {
         whole_buckets(group.m, sources(group), |x| self.runs(x.id))
-    }
-
-    pub(super) fn open(&mut self, id: GroupId, epoch: Epoch) -> Result<Outcome, Refusal> {
-        let revision = self.revision.next();
-        let group = self.known_group_mut(id)?;
-        if group.epoch != epoch || epoch == Epoch(0) {
-            return Err(Refusal::NotNewest {
-                group: id,
-                epoch,
-                newest: group.epoch,
-            });
-        }
-        if group.open {
-            return Err(Refusal::AlreadyOpen { group: id, epoch });
-        }
-        group.open = true;
-        group.lost = false;
-        group.last_open = LastOpen {
-            epoch,
-            members: group.members.clone(),
-        };
-        group.revision = revision;
-        self.moved(Outcome::Done)
-    }
-
-    pub(super) fn complete(
-        &mut self,
-        id: GroupId,
-        epoch: Epoch,
-        slot: MemberSlot,
-        incarnation: Incarnation,
-    ) -> Result<Outcome, Refusal> {
-        let revision = self.revision.next();
-        let group = self.known_group_mut(id)?;
-        if group.epoch != epoch {
-            return Err(Refusal::NotNewest {
-                group: id,
-                epoch,
-                newest: group.epoch,
-            });
-        }
-        if !group.open {
-            return Err(Refusal::NotOpen { group: id, epoch });
-        }
-        let member = group.members.get_mut(slot.index()).and_then(Option::as_mut);
-        let Some(member) = member.filter(|x| x.id.incarnation == incarnation) else {
-            return Err(Refusal::NotThatMember {
-                group: id,
-                slot,
-                incarnation,
-            });
-        };
-        if member.complete {
-            return Err(Refusal::AlreadyComplete { group: id, slot });
-        }
-        member.complete = true;
-        // An open epoch is its own last open one: sources are distinguished by this mark.
-        group.last_open.members.clone_from(&group.members);
-        group.revision = revision;
-        self.moved(Outcome::Done)
     }
 
     pub(super) fn mark_lost(&mut self, ids: &[GroupId]) -> Result<Outcome, Refusal> {

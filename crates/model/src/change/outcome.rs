@@ -357,11 +357,6 @@ impl ClusterMap {
         known.ok_or(Refusal::UnknownGroup { group })
     }
 
-    pub(super) fn known_group_mut(&mut self, group: GroupId) -> Result<&mut Group, Refusal> {
-        let known = self.groups.get_mut(&group);
-        known.ok_or(Refusal::UnknownGroup { group })
-    }
-
     /// The files pool that a dataset is in.
     pub(super) fn pool_of_dataset(&self, name: &str) -> Result<&Pool, Refusal> {
         let found = self.dataset(name).map(|(pool, _)| pool);

@@ -4,7 +4,7 @@ mod region_bytes;
 mod twice;
 
 use super::*;
-use crate::ids::{DiskId, MemberId};
+use crate::ids::{DiskId, Epoch, MemberId, MemberSlot};
 use crate::testing::*;
 
 /// A refused change leaves the map byte for byte as it was.
@@ -219,29 +219,31 @@ fn epochs_are_committed_opened_and_completed() {
     );
     assert!(!group.members[2].expect("listed").complete);
 
-    let done = |epoch| Change::Complete {
-        group: GroupId(1),
-        epoch: Epoch(epoch),
-        slot: MemberSlot(2),
-        incarnation: Incarnation(3),
+    let done = |epoch| {
+        Change::step(GroupStep::Complete {
+            group: GroupId(1),
+            epoch: Epoch(epoch),
+            slot: MemberSlot(2),
+            incarnation: Incarnation(3),
+        })
     };
     assert!(matches!(
         refused(&mut map, &done(2)),
         Refusal::NotOpen { .. }
     ));
-    let early = Change::Open {
+    let early = Change::step(GroupStep::Open {
         group: GroupId(1),
         epoch: Epoch(1),
-    };
+    });
     assert!(matches!(
         refused(&mut map, &early),
         Refusal::NotNewest { .. }
     ));
     open(&mut map, 1, 2).expect("newest");
-    let again = Change::Open {
+    let again = Change::step(GroupStep::Open {
         group: GroupId(1),
         epoch: Epoch(2),
-    };
+    });
     assert!(matches!(
         refused(&mut map, &again),
         Refusal::AlreadyOpen { .. }
@@ -255,12 +257,12 @@ fn epochs_are_committed_opened_and_completed() {
     let group = &map.groups[&GroupId(1)];
     assert_eq!(group.members, group.last_open.members);
     assert_eq!(group.tolerates(|_| true), Some(2));
-    let stray = Change::Complete {
+    let stray = Change::step(GroupStep::Complete {
         group: GroupId(1),
         epoch: Epoch(2),
         slot: MemberSlot(9),
         incarnation: Incarnation(3),
-    };
+    });
     assert!(matches!(
         refused(&mut map, &stray),
         Refusal::NotThatMember { .. }

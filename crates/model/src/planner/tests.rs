@@ -6,7 +6,7 @@ mod losses;
 mod moves;
 
 use super::*;
-use crate::change::{Outcome, Refusal};
+use crate::change::{GroupStep, Outcome, Refusal};
 use crate::scheme::Scheme;
 use crate::testing::*;
 
@@ -75,10 +75,10 @@ impl TestCluster {
                 continue;
             }
             if !group.open {
-                self.change(&Change::Open {
+                self.change(&Change::step(GroupStep::Open {
                     group: group.id,
                     epoch: group.epoch,
-                });
+                }));
                 continue;
             }
             for (slot, member) in group.listed().filter(|(_, x)| !x.complete) {
@@ -87,12 +87,12 @@ impl TestCluster {
                 }
                 let incarnation = member.id.incarnation;
                 let epoch = group.epoch;
-                self.change(&Change::Complete {
+                self.change(&Change::step(GroupStep::Complete {
                     group: group.id,
                     epoch,
                     slot,
                     incarnation,
-                });
+                }));
             }
         }
     }

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use staves_client::RouterOptions;
 use staves_directory::{CallFuture, Directory, Life, Transport, TransportError};
 use staves_model::{
-    Change, ClientId, ClusterMap, Epoch, GroupId, MemberId, MemberSlot, NewEpoch, NodeId, testing,
+    Change, ClientId, ClusterMap, Epoch, GroupId, GroupStep, MemberId, MemberSlot, NewEpoch,
+    NodeId, testing,
 };
 use staves_net::{Identity, InFlight, PeerOptions, Peers};
 use staves_store::Arena;
@@ -30,6 +31,11 @@ impl Transport for Alone {
 
 /// The host, whose directory never starts: the test plays it.
 pub(crate) fn host(lease: Duration) -> Arc<Host> {
+    host_and_directory(lease).0
+}
+
+/// The same, and that directory.
+pub(crate) fn host_and_directory(lease: Duration) -> (Arc<Host>, Directory) {
     let mut map = testing::cluster_with_pool(1, "1+0", 1);
     let (group, epoch) = (GroupId(1), Epoch(1));
     let life = Life {
@@ -55,7 +61,7 @@ pub(crate) fn host(lease: Duration) -> Arc<Host> {
     let directory = Directory::open(staves_directory::Options::new(facts), Arc::new(Alone));
     let directory = directory.expect("in memory");
     let (witness, _) = Witness::new(directory.map());
-    let transport = NodeTransport::new(&host, directory, witness);
+    let transport = NodeTransport::new(&host, directory.clone(), witness);
     let (client, options) = (ClientId(9), RouterOptions::default());
     host.set_router(NodeRouter::new(transport, client, Arc::default(), options));
     let mut follow = |change| {
@@ -71,7 +77,7 @@ pub(crate) fn host(lease: Duration) -> Arc<Host> {
         coordinator: MemberSlot(0),
         fresh: true,
     }]));
-    follow(Change::Open { group, epoch });
+    follow(Change::step(GroupStep::Open { group, epoch }));
     assert_eq!(host.data_buckets(), 1, "it serves");
-    host
+    (host, directory)
 }

@@ -183,7 +183,7 @@ fn a_drain_that_finds_no_room_keeps_its_copies_until_there_is_some() {
         town.keep(&reports);
         for group in town.map.groups.clone().into_values().filter(|g| !g.open) {
             let (group, epoch) = (group.id, group.epoch);
-            town.change(&Change::Open { group, epoch });
+            town.change(&Change::step(GroupStep::Open { group, epoch }));
         }
         town.wait(25);
         for group in town.map.groups.values() {

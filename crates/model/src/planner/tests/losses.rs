@@ -338,10 +338,10 @@ fn who_was_stuck_before_the_epoch_opened_is_not_thrown_out_after() {
             // Heard while the epoch was not open, and nothing was proposed before it was.
             town.planner.hear(town.now, &town.map, &report);
         }
-        town.change(&Change::Open {
+        town.change(&Change::step(GroupStep::Open {
             group: group.id,
             epoch: group.epoch,
-        });
+        }));
         town.wait(20);
         let reports = if late { vec![report] } else { Vec::new() };
         let said = town.keep(&reports);

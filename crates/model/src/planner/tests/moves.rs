@@ -49,7 +49,7 @@ fn fills_that_do_not_end_hold_no_move_back_for_ever() {
             .cloned()
             .collect();
         for Group { id, epoch, .. } in new {
-            town.change(&Change::Open { group: id, epoch });
+            town.change(&Change::step(GroupStep::Open { group: id, epoch }));
         }
     };
     // A node that drains for a moment only is not copied from.
