@@ -80,6 +80,7 @@ pub(crate) struct Host {
     lane_clients: u64,
     /// Microseconds since 1970 at our clock's zero, for their numbers.
     lanes_began: u64,
+    steps: AtomicU64,
 }
 
 /// The options of buckets.
@@ -187,6 +188,7 @@ impl Host {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let since_1970 = since_1970.map_or(0, |d| d.as_micros() as u64);
         Host {
+            steps: AtomicU64::new(0),
             lanes_began: since_1970.saturating_sub(clock.now().0 / 1000),
             life,
             clock,
@@ -415,6 +417,7 @@ impl Host {
 
     /// Messages of the group protocol have come.
     pub(crate) fn receive(&self, batch: Vec<GroupEnvelope>) {
+        self.gets_on();
         let routes = self.routes();
         for envelope in batch {
             self.receive_one(&routes, envelope);
@@ -445,25 +448,42 @@ impl Host {
     }
 
     /// Time has passed.
+    #[cfg(test)]
     pub(crate) fn tick(&self) {
         let routes = self.routes();
-        for cell in routes.cells() {
-            let now = self.clock.now();
-            cell.step(self, now, Event::Tick);
-            let mut state = cell.lock();
-            let Some(bucket) = &state.bucket else {
-                continue;
-            };
-            let entry = routes.map.groups.get(&cell.group);
-            let listed = entry.is_some_and(|g| g.seats(self.life.node, cell.disk));
-            if listed || bucket.member().slot().is_some() || state.waiting() > 0 {
-                state.idle_since = None;
-            } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {
-                state.bucket = None;
-                state.idle_since = None;
-            }
-        }
+        routes
+            .cells()
+            .for_each(|cell| self.tick_cell(&routes, cell));
         self.peers.flush();
+    }
+
+    fn tick_cell(&self, routes: &Routes, cell: &Arc<Cell>) {
+        self.gets_on();
+        let now = self.clock.now();
+        cell.step(self, now, Event::Tick);
+        let mut state = cell.lock();
+        let Some(bucket) = &state.bucket else {
+            return;
+        };
+        let entry = routes.map.groups.get(&cell.group);
+        let listed = entry.is_some_and(|g| g.seats(self.life.node, cell.disk));
+        if listed || bucket.member().slot().is_some() || state.waiting() > 0 {
+            state.idle_since = None;
+        } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {
+            state.bucket = None;
+            state.idle_since = None;
+        }
+    }
+
+    /// Work was done on one of the ordinary threads.
+    fn gets_on(&self) {
+        self.steps.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The steps of buckets so far, round the clock of `u64`: a node in which they stand still hangs, and one in which they come
+    /// slowly is slow.
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 
     /// For how long no directory leader that a majority confirmed has answered.

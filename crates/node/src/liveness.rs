@@ -16,6 +16,7 @@ use thread_priority::{
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::host::Host;
 use crate::links::DirectoryWay;
 use crate::start::StartError;
 
@@ -95,11 +96,58 @@ pub(crate) async fn works(directory: Directory) {
     }
 }
 
+/// Shows it also while those threads get on with what is before that in their queues: where a machine lacks processor time, a turn
+/// may take them seconds. To be spawned on the directory's threads.
+pub(crate) async fn gets_on(directory: Directory, host: Arc<Host>) {
+    let mut seen = host.steps();
+    loop {
+        tokio::time::sleep(WORKS).await;
+        let steps = host.steps();
+        if std::mem::replace(&mut seen, steps) != steps {
+            directory.works();
+        }
+    }
+}
+
 /// The lowest of the real-time priorities is ahead of all ordinary threads.
 fn go_first() {
     let round_robin = ThreadSchedulePolicy::Realtime(RealtimeThreadSchedulePolicy::RoundRobin);
     let first = ThreadPriority::Min;
     if let Err(error) = set_thread_priority_and_policy(thread_native_id(), first, round_robin) {
         tracing::debug!(?error, "the directory's threads have no priority");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_directory::HANG;
+
+    use super::*;
+    use crate::host;
+
+    /// Its ordinary threads may take longer than a hang for one turn of a queue: as long as they get on, it answers for itself.
+    #[tokio::test]
+    async fn a_node_whose_queues_get_on_does_not_hang() {
+        let (host, directory) = host::testing::host_and_directory(Duration::from_secs(1));
+        let liveness = Liveness::start().expect("threads");
+        let watch = liveness
+            .handle()
+            .spawn(gets_on(directory.clone(), host.clone()));
+        directory.works();
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < HANG + Duration::from_secs(1) {
+            host.receive(Vec::new());
+            assert!(!directory.hangs(), "after {:?}", begun.elapsed());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let stood = std::time::Instant::now();
+        while !directory.hangs() {
+            assert!(
+                stood.elapsed() < HANG * 5,
+                "it stands still, and is said to work"
+            );
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        watch.abort();
     }
 }

@@ -125,6 +125,8 @@ impl Node {
         );
         now.begin(&config.pool, &entry);
         tasks.extend(now.drivers());
+        let gets_on = liveness::gets_on(directory.clone(), now.host.clone());
+        tasks.push(liveness.handle().spawn(gets_on));
         tasks.push(tokio::spawn(witness::run(directory, said)));
         phase.send_replace(Phase::Open);
         tracing::info!(

@@ -13,6 +13,9 @@ use crate::cpu::CpuTime;
 /// The interval at which the speed of filling is taken.
 const SAMPLE: Duration = Duration::from_millis(500);
 
+/// Groups that are looked after before others have their turn on the thread.
+const CELLS_AT_ONCE: usize = 64;
+
 /// A node that uses less than this share of a processor has time to give memory back.
 const BUSY_SHARE: u32 = 8;
 /// Processor time in which a heap may have grown.
@@ -27,7 +30,16 @@ pub(crate) async fn run(host: Arc<Host>) {
     let mut rest = Rest::default();
     loop {
         tick.tick().await;
-        host.tick();
+        let routes = host.routes();
+        for (i, cell) in routes.cells().enumerate() {
+            host.tick_cell(&routes, cell);
+            if i % CELLS_AT_ONCE == CELLS_AT_ONCE - 1 {
+                // With thousands of groups, what others have sent must not wait until all have been looked after.
+                host.peers.flush();
+                tokio::task::yield_now().await;
+            }
+        }
+        host.peers.flush();
         if sampled.0.elapsed() >= SAMPLE {
             let missing = host.figures().missing_pages;
             let came = u64::saturating_sub(sampled.1, missing);
