@@ -12,7 +12,7 @@ use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
 
 use crate::member::{Member, ctx};
 use crate::requests::RequestTable;
-use crate::state::{Ctx, Effects};
+use crate::state::{Ctx, Effects, stood_still};
 use crate::stream::CUT_MAX;
 use crate::table::{PAGES_MAX, sound_deltas, touched};
 
@@ -37,6 +37,7 @@ pub(crate) struct Coordination {
     done: BTreeSet<MemberSlot>,
     unable: BTreeSet<MemberSlot>,
     since: Time,
+    ticked_at: Time,
     /// The time at which seals or syncs were last sent; `None`: something has changed since.
     sent_at: Option<Time>,
 }
@@ -50,6 +51,7 @@ impl Coordination {
             done: BTreeSet::new(),
             unable: BTreeSet::new(),
             since: now,
+            ticked_at: now,
             sent_at: None,
         }
     }
@@ -355,6 +357,8 @@ impl Member {
                 }
             }
         }
+        let still = stood_still(&mut coordination.ticked_at, now, ctx.options);
+        coordination.since = (coordination.since + still).min(now);
         let late =
             now.since(coordination.since) >= ctx.options.stuck_after && !coordination.all_synced();
         let slots: Vec<MemberSlot> = if late {

@@ -88,6 +88,16 @@ impl Default for Options {
     }
 }
 
+/// The time since the last tick for which this process did not run, or had too much to do to come round: it heard nobody, and
+/// what came for it waits yet. Where a whole machine lacks processor time, members that count it take each other for stuck.
+pub(crate) fn stood_still(ticked_at: &mut Time, now: Time, options: &Options) -> Duration {
+    let since = now.since(std::mem::replace(ticked_at, now));
+    match planted(Mutant::OwnPauseCounted) {
+        true => Duration::ZERO,
+        false => since.saturating_sub(options.heartbeat_every / 2),
+    }
+}
+
 /// The actions that a step asks for. The driver sends `sends` in any order, and may lose them.
 #[derive(Default, Debug)]
 pub struct Effects {

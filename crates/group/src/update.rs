@@ -8,7 +8,7 @@ use staves_model::{
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
 use crate::member::{Member, ctx};
-use crate::state::{Applied, Ctx, Durability, Effects, MemberState};
+use crate::state::{Applied, Ctx, Durability, Effects, MemberState, stood_still};
 use crate::table::well_formed;
 
 /// On a way that loses messages each message repeats what is not reported yet, if that is no more than this; and where
@@ -214,17 +214,12 @@ impl MemberState {
         slots.into_iter().flatten().filter_map(due).min()
     }
 
-    /// A process that stood still heard nobody meanwhile, and what came for it waits yet: that time counts against none
-    /// of its peers.
+    /// The time in which this process stood still counts against none of its peers.
     fn pass_over_a_pause(&mut self, ctx: &Ctx<'_>) {
-        let since = ctx.now.since(self.ticked_at);
-        self.ticked_at = ctx.now;
-        if since < ctx.options.stuck_after / 4 {
-            return;
-        }
-        for peer in &mut self.peers {
-            peer.heard_at = (peer.heard_at + since).min(ctx.now);
-            peer.moved_at = (peer.moved_at + since).min(ctx.now);
+        let still = stood_still(&mut self.ticked_at, ctx.now, ctx.options);
+        for peer in self.peers.iter_mut().filter(|_| !still.is_zero()) {
+            peer.heard_at = (peer.heard_at + still).min(ctx.now);
+            peer.moved_at = (peer.moved_at + still).min(ctx.now);
         }
     }
 

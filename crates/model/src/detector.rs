@@ -19,9 +19,12 @@
 //! reported another one and then receives from it reports `Alive` at once, which withdraws its report.
 //!
 //! A wrong verdict costs time, never data: epochs fence the node off, and it may come back in the same
-//! life (`Change::NodeBack`).
+//! life (`Change::NodeBack`). **Who came back twice** is slow rather than dead: silence must then stand for longer, and for
+//! twice as long after each further return (`detector/returns.rs`), so that a machine without enough processor
+//! time does not spend it on takeovers. A refused connection counts at once all the same.
 
 mod case;
+mod returns;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,6 +32,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::case::Case;
+use self::returns::Returns;
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, NodeState};
 use crate::mutant::{Mutant, planted};
@@ -138,6 +142,7 @@ pub struct Probe {
 pub struct Detector {
     config: DetectorConfig,
     cases: BTreeMap<NodeId, Case>,
+    returns: Returns,
 }
 
 impl Detector {
@@ -146,12 +151,14 @@ impl Detector {
         Detector {
             config,
             cases: BTreeMap::new(),
+            returns: Returns::default(),
         }
     }
 
     /// Forgets everything: this directory node has just become leader, or is leader no longer.
     pub fn reset(&mut self) {
         self.cases.clear();
+        self.returns = Returns::default();
     }
 
     /// True if a recent report suspects this node.
@@ -170,6 +177,7 @@ impl Detector {
 
     /// Takes reports (none: a tick), and returns the probes to ask for and the nodes that are dead.
     pub fn step(&mut self, now: Time, map: &ClusterMap, reports: &[Report], out: &mut Findings) {
+        self.returns.watch(now, map);
         for report in reports {
             self.hear(now, map, report);
         }
@@ -238,6 +246,7 @@ impl Detector {
         out: &mut Findings,
     ) {
         let config = self.config;
+        let patience = self.returns.patience(suspect);
         let Some(case) = self.cases.get_mut(&suspect) else {
             return;
         };
@@ -264,7 +273,8 @@ impl Detector {
         let words_needed = if alone { 1 } else { able.clamp(1, 2) };
         let looked_for =
             alone || case.is_refused() || case.others_looked(now, config.probed_within);
-        if heard && against.len() >= words_needed && looked_for {
+        let stood = case.is_refused() || case.doubted_for(now) >= Some(patience);
+        if heard && against.len() >= words_needed && looked_for && stood {
             if case
                 .judged_at
                 .is_none_or(|at| now.since(at) >= config.verdict_again)

@@ -181,6 +181,9 @@ mutants! {
         MapsWordBelieved = 1061,
         RetryNotMarked = 1062,
         OvertakenDoneLater = 1063,
+        ReturnsForgotten = 1071,
+        OwnPauseCounted = 1072,
+        StartsHurried = 1073,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

@@ -25,6 +25,7 @@ use self::plan::{Choice, EpochReason, Fit, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool};
+use crate::mutant::{Mutant, planted};
 use crate::ring::Ring;
 use crate::time::Time;
 
@@ -38,7 +39,9 @@ const UNABLE_MAX: usize = 4096;
 /// The longest time that a raised budget takes to reach all nodes that are well.
 const BUDGET_SPREADS: Duration = Duration::from_millis(500);
 /// Most groups that begin at a time: a pool or a region may have very many.
-const STARTS_AT_ONCE: usize = 256;
+const STARTS_AT_ONCE: usize = 64;
+/// So many that begin together take twice the time of one, as far as patience goes: nobody waits for bytes that they have.
+const STARTS_PER_PATIENCE: u32 = 16;
 /// The number of times that the exclusion of a member doubles.
 pub const UNABLE_DOUBLINGS_MAX: u32 = 5;
 
@@ -117,6 +120,8 @@ pub struct Planner {
     draining_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
     lives: Vec<(NodeId, Incarnation, NodeState)>,
+    /// The number of groups whose first epoch is not open yet, as last seen.
+    starting: u32,
     /// The address of every node, and the first of its lives that was seen there.
     homes: BTreeMap<NodeId, Home>,
     ring: Ring,
@@ -189,6 +194,7 @@ impl Planner {
             down_since: BTreeMap::new(),
             draining_since: BTreeMap::new(),
             lives: Vec::new(),
+            starting: 0,
             homes: BTreeMap::new(),
             ring: Ring::default(),
             plans: BTreeMap::new(),
@@ -218,10 +224,12 @@ impl Planner {
         let (mut urgent, mut moves, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut starts = Vec::new();
         let (load, mut under_way) = (Load::of(map), 0);
-        let (mut in_change, mut starting) = (0, 0);
+        let mut in_change = 0;
+        let starts_now = |g: &&Group| g.last_open.epoch == Epoch(0) && g.epoch > Epoch(0);
+        let starting = map.groups.values().filter(starts_now).count();
+        self.starting = starting as u32;
         for group in map.groups.values() {
             in_change += usize::from(in_change_now(map, group) && !self.fills_for_long(now, group));
-            starting += usize::from(group.last_open.epoch == Epoch(0) && group.epoch > Epoch(0));
             if self.under_way(now, group) {
                 under_way += 1;
                 continue;
@@ -557,11 +565,15 @@ impl Planner {
 
     /// True if the newest epoch cannot go on as it is.
     fn disturbed(&self, now: Time, view: &View<'_>, watch: &GroupWatch) -> bool {
-        let deadline = self.config.open_deadline * (1 << view.tries().min(4));
-        let late = watch
-            .waiting_since
-            .is_some_and(|since| now.since(since) >= deadline);
-        late || !watch.stuck.is_empty() || view.somebody_is_dead() || view.found_again()
+        let waited = watch.waiting_since.map(|since| now.since(since));
+        let (mut patience, mut hears) = (self.config.open_deadline, true);
+        if view.group.last_open.epoch == Epoch(0) && !planted(Mutant::StartsHurried) {
+            patience *= 1 + self.starting / STARTS_PER_PATIENCE;
+            hears = waited >= Some(patience);
+        }
+        let late = waited >= Some(patience * (1 << view.tries().min(4)));
+        let stuck = hears && !watch.stuck.is_empty();
+        late || stuck || view.somebody_is_dead() || view.found_again()
     }
 
     /// A node without a data folder gets a new id when it starts again: its old entry is waste.

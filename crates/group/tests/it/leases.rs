@@ -37,9 +37,16 @@ fn no_lease_outlasts_the_slowest_clock() {
 
 #[test]
 fn a_planted_bug_of_leases_is_seen() {
-    hunt(&[Hunt {
-        mutant: Mutant::LeaseNotShortened,
-        test: "leases::no_lease_outlasts_the_slowest_clock",
-        shows: "longer than its clock can tell",
-    }]);
+    hunt(&[
+        Hunt {
+            mutant: Mutant::LeaseNotShortened,
+            test: "leases::no_lease_outlasts_the_slowest_clock",
+            shows: "longer than its clock can tell",
+        },
+        Hunt {
+            mutant: Mutant::OwnPauseCounted,
+            test: "pace::who_lacks_processor_time_calls_others_stuck_later",
+            shows: "of which 0.6 count",
+        },
+    ]);
 }

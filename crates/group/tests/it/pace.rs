@@ -269,3 +269,29 @@ fn who_stood_still_calls_nobody_stuck() {
     let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { slots, .. } if slots == &[MemberSlot(2)]);
     assert!(cluster.calls.iter().any(stuck), "{:?}", cluster.calls);
 }
+
+/// A member that gets a quarter of the processor time that it needs takes four times as long to call others stuck: their
+/// messages wait too. It does so in the end.
+#[test]
+fn who_lacks_processor_time_calls_others_stuck_later() {
+    let starved = |cluster: &mut TestGroup, ticks: usize| {
+        for _ in 0..ticks {
+            cluster.now = cluster.now + Duration::from_millis(190);
+            cluster.ticks(1);
+        }
+        let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { .. });
+        cluster.calls.iter().filter(|c| stuck(c)).count()
+    };
+    let mut cluster = TestGroup::new(1, 2, 0);
+    cluster.ticks(5);
+    cluster.silent = Some(NodeId(3));
+    assert_eq!(starved(&mut cluster, 12), 0, "2.4 s, of which 0.6 count");
+    assert!(starved(&mut cluster, 12) > 0);
+    // The coordinator of an epoch, too.
+    let mut cluster = TestGroup::new(1, 2, 0);
+    cluster.ticks(5);
+    cluster.silent = Some(NodeId(4));
+    cluster.replace(2, 4);
+    assert_eq!(starved(&mut cluster, 12), 0, "2.4 s, of which 0.6 count");
+    assert!(starved(&mut cluster, 12) > 0);
+}

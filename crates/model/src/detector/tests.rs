@@ -1,6 +1,8 @@
 //! Verdicts of death, and the reports that lead to them or do not.
 
 use super::*;
+use crate::change::Change;
+use crate::mutant::Mutant;
 use crate::testing::*;
 
 fn at(ms: u64) -> Time {
@@ -305,4 +307,73 @@ fn each_node_pings_its_neighbours_and_its_peers() {
         map.groups.insert(group.id, group);
     }
     assert_eq!(ids(&map, 1).len(), PINGED_MAX);
+}
+
+/// Who came back twice is slow rather than dead: words against it must stand, longer after each return; a refused connection
+/// needs no patience, a quiet minute makes it as good as others, and another life has done nothing yet.
+#[test]
+fn who_came_back_twice_is_given_longer() {
+    let life = |court: &Court| court.map.nodes[&NodeId(3)].incarnation;
+    let back = |court: &mut Court| {
+        let (node, incarnation) = (NodeId(3), life(court));
+        let down = Change::NodeDown { node, incarnation };
+        court.map.apply(None, &down).expect("up");
+        court.hear(&[]);
+        court.wait(100);
+        let back = Change::NodeBack { node, incarnation };
+        court.map.apply(None, &back).expect("down");
+        court.hear(&[]);
+        court.wait(100);
+    };
+    // The time for which three nodes must say that it is silent, in steps of 100 ms.
+    let patience = |court: &mut Court| {
+        for waited in 0.. {
+            let silent = [
+                (1, 3, Silent),
+                (2, 3, Silent),
+                (4, 3, Silent),
+                (5, 3, Silent),
+            ];
+            if court.hear(&silent).0 == [3] {
+                court.wait(2000);
+                court.hear(&[]);
+                return waited * 100;
+            }
+            court.wait(100);
+        }
+        unreachable!("without end")
+    };
+    let mut court = Court::of(5);
+    let base = patience(&mut court);
+    back(&mut court);
+    assert_eq!(patience(&mut court), base, "once is forgiven");
+    for longer in [500, 1000, 2000, 4000, 4000] {
+        back(&mut court);
+        assert_eq!(patience(&mut court), longer.max(base));
+    }
+    assert_eq!(
+        court.hear(&[(1, 3, Refused), (2, 3, Silent)]).0,
+        [3],
+        "it is gone"
+    );
+    court.wait(2000);
+    court.hear(&[]);
+    court.map.apply(None, &node_up(Some(3))).expect("anew");
+    assert_eq!(patience(&mut court), base, "another life");
+    for _ in 0..3 {
+        back(&mut court);
+    }
+    assert!(patience(&mut court) > base);
+    court.wait(60_000);
+    court.hear(&[]);
+    assert_eq!(patience(&mut court), base, "a quiet minute");
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_detector_that_forgets_returns_is_seen() {
+    crate::mutant::plant(Some(Mutant::ReturnsForgotten));
+    let seen = std::panic::catch_unwind(who_came_back_twice_is_given_longer);
+    crate::mutant::plant(None);
+    assert!(seen.is_err(), "it is as patient with it as ever");
 }

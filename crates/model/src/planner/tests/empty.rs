@@ -50,6 +50,39 @@ fn when_all_is_lost_a_cache_starts_empty_and_others_say_lost() {
     }
 }
 
+/// A region of a thousand groups on nodes without processor time: each takes long to open, for all begin together. Those of the
+/// first wave are waited for, and nobody is taken for stuck: on other nodes they would open no sooner.
+#[test]
+fn groups_that_begin_together_are_waited_for() {
+    let mut town = TestCluster::of(cluster_with_pool(4, "1+2", 256));
+    let begun = town.keep(&[]);
+    assert_eq!(epochs_of(&begun).len(), STARTS_AT_ONCE, "a wave");
+    let coordinator = town.map.groups[&GroupId(1)].members[0].expect("placed");
+    for _ in 0..29 {
+        town.wait(100);
+        let report = stuck(&town, 1, &[1, 2], coordinator.id.node);
+        assert_eq!(town.keep(&[report]), [], "2.9 s of 3 s");
+    }
+    // They open at last, but for one, which is alone then and gets other members in the time of one.
+    for group in (2..=256).map(GroupId) {
+        town.keep(&[]);
+        let epoch = town.map.groups[&group].epoch;
+        town.change(&Change::step(GroupStep::Open { group, epoch }));
+    }
+    town.wait(25);
+    town.keep(&[]);
+    assert!(town.map.groups[&GroupId(1)].epoch > Epoch(1));
+}
+
+#[cfg(feature = "mutants")]
+#[test]
+fn a_planner_that_hurries_starts_is_seen() {
+    crate::mutant::plant(Some(Mutant::StartsHurried));
+    let seen = std::panic::catch_unwind(groups_that_begin_together_are_waited_for);
+    crate::mutant::plant(None);
+    assert!(seen.is_err(), "it waits all the same");
+}
+
 #[test]
 fn a_cache_whose_processes_all_started_anew_need_not_wait() {
     let mut town = settled(1, "1+0", 4);
@@ -152,10 +185,10 @@ fn who_began_anew_is_waited_for_as_long_as_who_was_before() {
     let begun = town.map.groups[&GroupId(1)].clone();
     let (_, x) = begun.listed().next().expect("one");
     let (node, incarnation) = (x.id.node, x.id.incarnation);
-    town.change(&Change::Open {
+    town.change(&Change::step(GroupStep::Open {
         group: begun.id,
         epoch: begun.epoch,
-    });
+    }));
     town.change(&Change::NodeDown { node, incarnation });
     town.wait(200);
     assert!(town.keep(&[]).is_empty(), "it may live and answer for T");
