@@ -16,6 +16,10 @@ use crate::numbers::Windows;
 use crate::options::RouterOptions;
 use crate::route::{Avoid, Target, data_bucket, pool_of};
 
+/// The reason why what lies behind a bound of bytes is asked for again.
+pub(crate) const BEHIND_BOUND: &str =
+    "it was not done: the answers before it are as many bytes as go at once";
+
 /// The times that the writes of one turn are given higher numbers, at most.
 const REDRAWS_MAX: u32 = 4;
 
@@ -142,7 +146,8 @@ pub enum TurnStep {
     /// used any more.
     Renumber(u64, Vec<Windows>),
     /// Nothing: these are the answers. An error means that nothing was sent.
-    Done(Result<Vec<Answer>, ClientError>),
+    /// `None` is the answer of what was not begun, in a turn [of so many bytes](RouterTurn::of_bytes).
+    Done(Result<Vec<Option<Answer>>, ClientError>),
 }
 
 /// The operations that go out at once, until each has its answer or the deadline has passed.
@@ -170,6 +175,10 @@ pub struct RouterTurn {
     too_low: Vec<Todo>,
     draw_above: u64,
     redraws: u32,
+    /// The bytes of values with which the turn ends, if it does.
+    ends_at: Option<usize>,
+    /// Bytes of the values so far.
+    answer_bytes: usize,
 }
 
 impl RouterTurn {
@@ -219,7 +228,16 @@ impl RouterTurn {
             too_low: Vec::new(),
             draw_above: 0,
             redraws: 0,
+            ends_at: None,
+            answer_bytes: 0,
         }
+    }
+
+    /// The same turn, which ends once its answers have so many bytes of values. What is left then was not done, has no
+    /// answer, and may be asked for in a later turn, before whatever comes behind it.
+    pub fn of_bytes(mut self, answer_bytes_max: usize) -> RouterTurn {
+        self.ends_at = Some(answer_bytes_max);
+        self
     }
 
     /// The time at which the turn ends at the latest. It moves with the bytes that came.
@@ -285,13 +303,32 @@ impl RouterTurn {
         if batches.is_empty() {
             return self.end_round(now);
         }
-        let batch = |(node, todo): (&NodeId, &Vec<Todo>)| self.batch(now, pool, *node, todo);
+        let bytes_max = self.answer_bytes_max(batches.len());
+        let batch =
+            |(node, todo): (&NodeId, &Vec<Todo>)| self.batch(now, pool, *node, todo, bytes_max);
         let sent = batches.iter().map(batch).collect();
         self.in_flight = batches;
         TurnStep::Send(sent)
     }
 
-    fn batch(&self, now: Time, pool: PoolId, node: NodeId, todo: &[Todo]) -> NodeBatch {
+    /// The bytes of values that each of so many nodes may answer.
+    fn answer_bytes_max(&self, nodes: usize) -> u32 {
+        let bytes = match self.ends_at {
+            // At least one operation is answered, however little is left.
+            Some(max) => max.saturating_sub(self.answer_bytes) / nodes.max(1),
+            None => self.options.batch_bytes_max,
+        };
+        u32::try_from(bytes).unwrap_or(u32::MAX).max(1)
+    }
+
+    fn batch(
+        &self,
+        now: Time,
+        pool: PoolId,
+        node: NodeId,
+        todo: &[Todo],
+        answer_bytes_max: u32,
+    ) -> NodeBatch {
         let windows = todo.iter().map(|todo| todo.windows);
         let request = ServiceRequest {
             revision: self.map.revision,
@@ -302,6 +339,7 @@ impl RouterTurn {
             retry: todo.iter().any(|todo| todo.tried) && !planted(Mutant::RetryNotMarked),
             forwarded: false,
             ops: todo.iter().map(|todo| todo.op.clone()).collect(),
+            answer_bytes_max,
         };
         NodeBatch {
             node,
@@ -318,7 +356,11 @@ impl RouterTurn {
                 // What is many bytes takes its time, and what comes behind it has to wait for it.
                 let bytes: usize = theirs.answers.iter().map(Answer::value_bytes).sum();
                 self.deadline = self.deadline + Duration::from_micros(bytes as u64 / 8);
-                for (todo, answer) in todo.into_iter().zip(theirs.answers) {
+                self.answer_bytes += bytes;
+                let behind_bound = || Answer::error(ErrorCode::Busy, BEHIND_BOUND);
+                let mut answers = theirs.answers.into_iter();
+                for todo in todo {
+                    let answer = answers.next().unwrap_or_else(behind_bound);
                     let forgotten = matches!(answer, Answer::Error(ErrorCode::Forgotten, _));
                     if theirs.draw_above > 0 && todo.is_new() && forgotten {
                         self.too_low.push(todo);
@@ -364,6 +406,10 @@ impl RouterTurn {
     }
 
     fn end_round(&mut self, now: Time) -> TurnStep {
+        if self.has_its_bytes() {
+            self.todo.clear();
+            return TurnStep::Done(Ok(std::mem::take(&mut self.answers)));
+        }
         // A try that begins with next to no time left would only make it uncertain whether
         // anything was done.
         if self.todo.is_empty() || self.is_over(now, self.wait) {
@@ -377,6 +423,14 @@ impl RouterTurn {
         }
         (self.looking, self.looked) = (true, true);
         TurnStep::Look(self.map.clone(), self.deadline)
+    }
+
+    /// True if the answers have the bytes with which the turn ends. A write that may have been done, or whose number was too
+    /// low, is not left to another turn, which would give it another number.
+    fn has_its_bytes(&self) -> bool {
+        self.ends_at.is_some_and(|max| self.answer_bytes >= max)
+            && self.too_low.is_empty()
+            && !self.todo.iter().any(Todo::is_uncertain)
     }
 
     /// True if a try that begins after this time would be one too many.
@@ -448,6 +502,7 @@ impl RouterTurn {
             self.answers[todo.index] = Some(answer);
         }
         let answers = std::mem::take(&mut self.answers);
+        let answered = |answer| Some(answered(answer));
         TurnStep::Done(Ok(answers.into_iter().map(answered).collect()))
     }
 }
@@ -565,7 +620,7 @@ mod tests {
 
     fn answers(next: TurnStep) -> Vec<Answer> {
         match next {
-            TurnStep::Done(Ok(answers)) => answers,
+            TurnStep::Done(Ok(answers)) => answers.into_iter().map(answered).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -613,6 +668,57 @@ mod tests {
         assert_eq!(answers(next), [Answer::Ok, Answer::Nil, Answer::Int(1)]);
     }
 
+    /// Regression: a turn went on until it had all values, however many bytes they were.
+    #[test]
+    fn a_turn_of_so_many_bytes_ends_with_them_and_leaves_the_rest_undone() {
+        let (map, now) = (Arc::new(map()), Time::ZERO);
+        let [a, b] = SLOTS;
+        let mut turn = turn(&[(a, false), (a, false), (a, true), (b, false)]).of_bytes(1000);
+        let bounds = |batches: &[NodeBatch]| -> Vec<u32> {
+            let requests = batches.iter().map(|batch| &batch.request);
+            requests.map(|request| request.answer_bytes_max).collect()
+        };
+        assert_eq!(bounds(&sent(turn.step(now, go(&map)))), [500, 500]);
+        let value = |bytes| Answer::Value(vec![0; bytes].into());
+        turn.step(now, answer(2, &[value(100)], 0));
+        // The first node begins one alone; 300 bytes are left.
+        let next = turn.step(now, answer(1, &[value(600)], 0));
+        assert!(matches!(next, TurnStep::Rest(_)), "{next:?}");
+        let batches = sent(turn.step(now, go(&map)));
+        assert_eq!(bounds(&batches), [300]);
+        assert_eq!(batches[0].request.ops.len(), 2);
+        match turn.step(now, answer(1, &[value(300)], 0)) {
+            TurnStep::Done(Ok(answers)) => {
+                let done = [Some(value(600)), Some(value(300)), None, Some(value(100))];
+                assert_eq!(answers, done);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A write that may have been done keeps its number, which another turn would not know.
+    #[test]
+    fn a_turn_of_so_many_bytes_does_not_leave_a_write_that_may_have_been_done() {
+        let (map, now) = (Arc::new(map()), Time::ZERO);
+        let slot = SLOTS[0];
+        let mut turn = turn(&[(slot, false), (slot, true), (slot, false)]).of_bytes(10);
+        sent(turn.step(now, go(&map)));
+        turn.step(now, failed(1, ErrorCode::Unreachable));
+        sent(turn.step(now, go(&map)));
+        let value = Answer::Value(vec![0; 10].into());
+        let next = turn.step(now, answer(1, std::slice::from_ref(&value), 0));
+        assert!(matches!(next, TurnStep::Rest(_)), "{next:?}");
+        let again = sent(turn.step(now, go(&map)));
+        let request = &again[0].request;
+        assert_eq!((request.ops[0].number, request.answer_bytes_max), (10, 1));
+        match turn.step(now, answer(1, &[Answer::Ok], 0)) {
+            TurnStep::Done(Ok(answers)) => {
+                assert_eq!(answers, [Some(value), Some(Answer::Ok), None])
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn a_write_that_was_interrupted_goes_to_the_new_node_under_its_number() {
         let old = Arc::new(map());
@@ -657,6 +763,7 @@ mod tests {
         };
         assert_eq!(waits, [2, 4, 8, 16, 32]);
         assert!(now < Time::ZERO + 100 * MILLI);
+        let answers: Vec<Answer> = answers.into_iter().map(answered).collect();
         let codes = answers.iter().map(|answer| match answer {
             Answer::Error(code, _) => *code,
             other => panic!("{other:?}"),

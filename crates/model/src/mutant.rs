@@ -181,6 +181,7 @@ mutants! {
         MapsWordBelieved = 1061,
         RetryNotMarked = 1062,
         OvertakenDoneLater = 1063,
+        AnswersBeyondBound = 1064,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

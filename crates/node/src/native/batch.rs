@@ -33,11 +33,16 @@ pub(crate) enum Asker {
 }
 
 impl Asker {
-    /// Most bytes of a batch's answers. Small ones go on while the memory for requests is taken.
-    fn answer_bytes_max(&self) -> usize {
-        match self {
+    /// Most bytes of a batch's answers, of which its asker wants so many. Small ones go on while the memory for requests is taken.
+    fn answer_bytes_max(&self, wanted: u32) -> usize {
+        let max = match self {
             Asker::Wire(reply) if !reply.has_room() => FREE_BYTES,
             _ => ANSWER_BYTES_MAX,
+        };
+        match wanted {
+            0 => max,
+            _ if planted(Mutant::AnswersBeyondBound) => max,
+            wanted => max.min(wanted as usize),
         }
     }
 }
@@ -116,6 +121,13 @@ impl Batch {
             state.missing -= 1;
         }
         state.missing == 0
+    }
+
+    /// The operations from this one on are not begun, and get no answers.
+    fn end_before(&self, index: usize) {
+        let mut state = self.state.lock();
+        state.missing -= state.answers.len() - index;
+        state.answers.truncate(index);
     }
 
     /// All operations were handed in; true if all have their answers.
@@ -227,7 +239,7 @@ pub(crate) fn serve(
     let routes = host.routes();
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
-    let answer_bytes_max = asker.answer_bytes_max();
+    let answer_bytes_max = asker.answer_bytes_max(request.answer_bytes_max);
     let batch = Arc::new(Batch::new(host, id, &request, asker));
     let mut hand = Hand {
         host,
@@ -242,6 +254,10 @@ pub(crate) fn serve(
     };
     let mut elsewhere = Vec::new();
     for (index, op) in request.ops.iter().enumerate() {
+        if request.answer_bytes_max > 0 && hand.is_full() {
+            batch.end_before(index);
+            break;
+        }
         let cell = match pool {
             Some(pool) => cell_of(&routes, pool, &request, op.to),
             None => Err(no_such_pool(&routes, &request)),
@@ -263,12 +279,18 @@ pub(crate) fn serve(
         }
     }
     let now = hand.now;
+    let bytes_left = hand.answer_bytes_max.saturating_sub(hand.answer_bytes);
     if !hand.touched.is_empty() {
         hand.touched.iter().for_each(|cell| cell.flush(host, now));
         host.peers.flush();
     }
     if !elsewhere.is_empty() {
         let (router, batch) = (host.router().clone(), batch.clone());
+        let answer_bytes_max = bytes_left.max(1) as u32;
+        let request = ServiceRequest {
+            answer_bytes_max,
+            ..request
+        };
         tokio::spawn(pass(router, batch, request, elsewhere, deadline));
     }
     if batch.end_of_ops() {
@@ -389,6 +411,11 @@ struct Hand<'a> {
 }
 
 impl Hand<'_> {
+    /// True if the answers have as many bytes as go at once.
+    fn is_full(&self) -> bool {
+        self.answer_bytes >= self.answer_bytes_max
+    }
+
     /// Hands an operation to a bucket, if it is this node's to answer for. Its answer is noted in the batch then,
     /// now or later.
     fn submit(&mut self, routes: &Routes, cell: &Arc<Cell>, index: usize, op: &NumberedOp) -> Side {
@@ -403,7 +430,7 @@ impl Hand<'_> {
         if side != Side::Here {
             return side;
         }
-        if self.answer_bytes >= self.answer_bytes_max {
+        if self.is_full() {
             if ordered {
                 self.sides.refuse(cell.group, Refused::Busy);
             }
@@ -541,6 +568,7 @@ mod tests {
             floor: 0,
             retry: false,
             forwarded: true,
+            answer_bytes_max: 0,
             ops: vec![op.clone(), op.clone()],
         };
         let pool = routes.pool(request.service, &request.pool).expect("cache");

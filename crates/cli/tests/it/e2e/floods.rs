@@ -100,6 +100,41 @@ fn a_node_that_forwards_holds_little_of_what_one_client_asks_for() {
     }
 }
 
+/// A client that has read many small values, and so lets large batches expect little, asks for 1,000 large ones by one write, through
+/// each node. Regression: a node that forwards asked for them all at once.
+#[test]
+fn a_thousand_large_values_behind_small_ones_come_in_bounded_parts() {
+    const LARGE: usize = 1 << 20;
+    let cluster = Cluster::start(3);
+    let mut client = Client::at(&cluster.nodes[0]);
+    for (key, bytes) in [("{b}small", 10), ("{b}large", LARGE)] {
+        client.say(&set(key, bytes));
+        assert_eq!(client.line(), "+OK");
+    }
+    let get = |key: &str| format!("*2\r\n$3\r\nGET\r\n$8\r\n{key}\r\n");
+    let mut value = vec![0; LARGE + 2];
+    for node in &cluster.nodes {
+        let mut client = Client::at(node);
+        for _ in 0..4 {
+            client.say(get("{b}small").repeat(1000).as_bytes());
+            for _ in 0..1000 {
+                assert_eq!(client.line(), "$10");
+                assert_eq!(client.line(), "vvvvvvvvvv");
+            }
+        }
+        client.say(get("{b}large").repeat(1000).as_bytes());
+        std::thread::sleep(Duration::from_secs(2));
+        for i in 0..1000 {
+            assert_eq!(client.line(), format!("${LARGE}"), "value {i}");
+            client.0.read_exact(&mut value).expect("all of it");
+        }
+    }
+    for node in &cluster.nodes {
+        let most = resident_max(node);
+        assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+    }
+}
+
 fn set(key: &str, bytes: usize) -> Vec<u8> {
     let mut command =
         format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${bytes}\r\n", key.len()).into_bytes();
