@@ -704,6 +704,8 @@ mod tests {
         let mut turn = turn(&[(slot, false), (slot, true), (slot, false)]).of_bytes(10);
         sent(turn.step(now, go(&map)));
         turn.step(now, failed(1, ErrorCode::Unreachable));
+        let next = turn.step(now, go(&map));
+        assert!(matches!(next, TurnStep::Rest(_)), "no newer map: {next:?}");
         sent(turn.step(now, go(&map)));
         let value = Answer::Value(vec![0; 10].into());
         let next = turn.step(now, answer(1, std::slice::from_ref(&value), 0));

@@ -439,7 +439,10 @@ impl Hand<'_> {
             return Side::Here;
         }
         let mut wants_flush = false;
+        let in_flight = &host.options().in_flight;
+        state.lend(in_flight);
         let submitted = self.submit_here(&mut state, index, op, &mut wants_flush);
+        state.count_waiting(in_flight);
         drop(state);
         if wants_flush {
             self.touched.push(cell.clone());
