@@ -11,6 +11,7 @@ use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Tim
 use staves_net::{FREE_BYTES, InFlightPart, Reply};
 use staves_service::Refused;
 use staves_wire::group::RequestId;
+use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
@@ -259,7 +260,7 @@ pub(crate) fn serve(
             break;
         }
         let cell = match pool {
-            Some(pool) => cell_of(&routes, pool, &request, op.to),
+            Some(pool) => cell_of(&routes, pool, &request, op),
             None => Err(no_such_pool(&routes, &request)),
         };
         let side = match cell {
@@ -362,8 +363,9 @@ fn cell_of<'a>(
     routes: &'a Routes,
     pool: &'a PoolRoutes,
     request: &ServiceRequest,
-    to: Address,
+    op: &NumberedOp,
 ) -> Result<&'a Arc<Cell>, Answer> {
+    let to = op.to;
     let (group, slot) = match to {
         Address::Slot(slot) => {
             let cell = pool.cells.get(pool.bucket_of(slot) as usize);
@@ -391,9 +393,19 @@ fn cell_of<'a>(
         let text = format!("the pool has no {to}");
         return Err(Answer::error(ErrorCode::Malformed, text));
     }
+    if routes.is_empty(group) && writes_bytes(op) {
+        let text = "it was not done: the map says that nothing was ever written to this part of the region, so it has to \
+                    be marked as written first";
+        return Err(Answer::error(ErrorCode::NotServing, text));
+    }
     let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
     let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
     Ok(shadow.unwrap_or(home))
+}
+
+/// True if an operation may change bytes of a region.
+fn writes_bytes(op: &NumberedOp) -> bool {
+    Action::from_body(&op.body).is_ok_and(|action| action.is_write())
 }
 
 /// Hands operations to this node's buckets.
