@@ -95,7 +95,7 @@ fn a_refusal_says_nothing_of_how_large_the_answers_will_be() {
     assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
 }
 
-/// What was beyond the bytes that a batch asked for goes before what came behind it, which waits for its bucket all the while.
+/// Operations beyond the bytes that a batch asked for go before those that came behind them, which wait for their bucket all the while.
 #[test]
 fn what_was_not_begun_sets_out_again_in_its_place() {
     let mut remote = RemoteOps {
