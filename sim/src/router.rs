@@ -49,6 +49,7 @@ pub(crate) fn request(
         floor: op.number,
         retry: false,
         forwarded: false,
+        answer_bytes_max: 0,
         ops: vec![op],
     }
 }
@@ -232,12 +233,12 @@ impl World {
         }
     }
 
-    fn end_turn(&mut self, c: usize, answers: Option<Vec<Answer>>) {
+    fn end_turn(&mut self, c: usize, answers: Option<Vec<Option<Answer>>>) {
         let Some(turn) = self.clients[c].router.turn.take() else {
             return;
         };
         let (g, life) = (self.clients[c].group, self.clients[c].life);
-        match answers.and_then(|mut answers| answers.pop()) {
+        match answers.and_then(|mut answers| answers.pop().flatten()) {
             Some(answer) => self.take_answer(g, turn.operation, life, &answer),
             None => self.cover.count("client: no such pool"),
         }

@@ -19,8 +19,8 @@ use crate::numbers::Numbers;
 use crate::options::RouterOptions;
 use crate::route::{Avoid, newest, pool_of, with_moved};
 use crate::turn::{
-    CallFailure, NodeBatch, RouterTurn, ServiceOp, Todo, TurnEvent, TurnStep, answered, plan,
-    try_max,
+    BEHIND_BOUND, CallFailure, NodeBatch, RouterTurn, ServiceOp, Todo, TurnEvent, TurnStep,
+    answered, plan, try_max,
 };
 
 /// A node that could not be asked is passed over for this long.
@@ -165,9 +165,25 @@ impl<T: Transport> Router<T> {
                 bytes += op.weight();
                 turn.push(op);
             }
-            answers.extend(self.turn(service, pool, turn, deadline).await?);
+            let turn = self.turn(service, pool, turn, None, deadline).await?;
+            answers.extend(turn.into_iter().map(answered));
         }
         Ok(answers)
+    }
+
+    /// Does the first of these operations until their answers have so many bytes of values; at least one, however large. `None` is
+    /// the answer of what was not begun, to be asked for before whatever comes behind it. No more than go at once
+    /// ([`RouterOptions`]).
+    pub async fn execute_some(
+        &self,
+        service: ServiceId,
+        pool: &PoolRef,
+        ops: Vec<ServiceOp>,
+        answer_bytes_max: usize,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Answer>>, ClientError> {
+        let of_bytes = Some(answer_bytes_max);
+        self.turn(service, pool, ops, of_bytes, deadline).await
     }
 
     fn has_room(&self, ops: usize, bytes: usize) -> bool {
@@ -184,8 +200,9 @@ impl<T: Transport> Router<T> {
         service: ServiceId,
         pool: &PoolRef,
         ops: Vec<ServiceOp>,
+        of_bytes: Option<usize>,
         deadline: Instant,
-    ) -> Result<Vec<Answer>, ClientError> {
+    ) -> Result<Vec<Option<Answer>>, ClientError> {
         let inner = &self.inner;
         let (map, numbers, count) = (self.map(), &inner.numbers, ops.len());
         let id = pool_of(&map, service, pool).ok();
@@ -195,11 +212,14 @@ impl<T: Transport> Router<T> {
         let taken = numbers.take(writes.map(|(_, windows)| *windows));
         let Ok(taken) = tokio::time::timeout_at(deadline.into(), taken).await else {
             let text = "too many writes are waiting for their answers already";
-            return Ok(vec![Answer::error(ErrorCode::Busy, text); count]);
+            return Ok(vec![Some(Answer::error(ErrorCode::Busy, text)); count]);
         };
         let of = (service, pool.clone(), numbers.client());
         let (options, until) = (inner.options.clone(), self.time(deadline));
         let mut turn = RouterTurn::new(of, options, ops, taken.iter(), until);
+        if let Some(bytes_max) = of_bytes {
+            turn = turn.of_bytes(bytes_max);
+        }
         let mut taken = Some(taken);
         let mut detour = self.inner.detours.load(Ordering::Relaxed);
         let mut next = turn.step(self.now(), TurnEvent::Go(map, self.avoided()));
@@ -232,7 +252,7 @@ impl<T: Transport> Router<T> {
                 // A round hands over every outcome, unless a task of it ended early.
                 TurnStep::Await => {
                     let text = "a task of the router ended early";
-                    return Ok(vec![Answer::error(ErrorCode::Internal, text); count]);
+                    return Ok(vec![Some(Answer::error(ErrorCode::Internal, text)); count]);
                 }
             };
             next = turn.step(self.now(), event);
@@ -386,12 +406,19 @@ impl<T: Transport> Router<T> {
                 for (todo, answer) in rest {
                     answers[todo.index] = Some(answer);
                 }
+                if request.answer_bytes_max > 0 {
+                    let nodes = batches.len().max(1) as u32;
+                    request.answer_bytes_max = (request.answer_bytes_max / nodes).max(1);
+                }
                 for (places, result) in self.pass(&map, &request, batches, deadline).await {
                     match result {
                         Ok(theirs) => {
                             moved.extend(theirs.moved);
                             draw_above = draw_above.max(theirs.draw_above);
-                            for (index, answer) in places.into_iter().zip(theirs.answers) {
+                            let mut theirs = theirs.answers.into_iter();
+                            let behind_bound = || Answer::error(ErrorCode::Busy, BEHIND_BOUND);
+                            for index in places {
+                                let answer = theirs.next().unwrap_or_else(behind_bound);
                                 answers[index] = Some(answer);
                             }
                         }
@@ -502,10 +529,12 @@ impl<T: Transport> Router<T> {
     }
 }
 
-/// An answer of the right kind, with as many answers as there were operations.
+/// An answer of the right kind, with an answer for each operation, or for the first ones.
 fn check(answer: Message, node: NodeId, count: usize) -> Result<ServiceAnswers, NetError> {
+    // With none at all, the same would be asked for ever.
+    let is_sound = |answers: usize| answers == count || (1..count).contains(&answers);
     match answer {
-        Message::ServiceAnswers(answers) if answers.answers.len() == count => Ok(answers),
+        Message::ServiceAnswers(answers) if is_sound(answers.answers.len()) => Ok(answers),
         other => Err(NetError::Unexpected {
             addr: format!("node {node}"),
             what: "service",

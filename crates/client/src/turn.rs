@@ -16,6 +16,10 @@ use crate::numbers::Windows;
 use crate::options::RouterOptions;
 use crate::route::{Avoid, Target, data_bucket, pool_of};
 
+/// The reason why what lies behind a bound of bytes is asked for again.
+pub(crate) const BEHIND_BOUND: &str =
+    "it was not done: the answers before it are as many bytes as go at once";
+
 /// The times that the writes of one turn are given higher numbers, at most.
 const REDRAWS_MAX: u32 = 4;
 
@@ -142,7 +146,8 @@ pub enum TurnStep {
     /// used any more.
     Renumber(u64, Vec<Windows>),
     /// Nothing: these are the answers. An error means that nothing was sent.
-    Done(Result<Vec<Answer>, ClientError>),
+    /// `None` is the answer of what was not begun, in a turn [of so many bytes](RouterTurn::of_bytes).
+    Done(Result<Vec<Option<Answer>>, ClientError>),
 }
 
 /// The operations that go out at once, until each has its answer or the deadline has passed.
@@ -170,6 +175,10 @@ pub struct RouterTurn {
     too_low: Vec<Todo>,
     draw_above: u64,
     redraws: u32,
+    /// The bytes of values with which the turn ends, if it does.
+    ends_at: Option<usize>,
+    /// Bytes of the values so far.
+    answer_bytes: usize,
 }
 
 impl RouterTurn {
@@ -219,7 +228,16 @@ impl RouterTurn {
             too_low: Vec::new(),
             draw_above: 0,
             redraws: 0,
+            ends_at: None,
+            answer_bytes: 0,
         }
+    }
+
+    /// The same turn, which ends once its answers have so many bytes of values. What is left then was not done, has no
+    /// answer, and may be asked for in a later turn, before whatever comes behind it.
+    pub fn of_bytes(mut self, answer_bytes_max: usize) -> RouterTurn {
+        self.ends_at = Some(answer_bytes_max);
+        self
     }
 
     /// The time at which the turn ends at the latest. It moves with the bytes that came.
@@ -285,13 +303,32 @@ impl RouterTurn {
         if batches.is_empty() {
             return self.end_round(now);
         }
-        let batch = |(node, todo): (&NodeId, &Vec<Todo>)| self.batch(now, pool, *node, todo);
+        let bytes_max = self.answer_bytes_max(batches.len());
+        let batch =
+            |(node, todo): (&NodeId, &Vec<Todo>)| self.batch(now, pool, *node, todo, bytes_max);
         let sent = batches.iter().map(batch).collect();
         self.in_flight = batches;
         TurnStep::Send(sent)
     }
 
-    fn batch(&self, now: Time, pool: PoolId, node: NodeId, todo: &[Todo]) -> NodeBatch {
+    /// The bytes of values that each of so many nodes may answer.
+    fn answer_bytes_max(&self, nodes: usize) -> u32 {
+        let bytes = match self.ends_at {
+            // At least one operation is answered, however little is left.
+            Some(max) => max.saturating_sub(self.answer_bytes) / nodes.max(1),
+            None => self.options.batch_bytes_max,
+        };
+        u32::try_from(bytes).unwrap_or(u32::MAX).max(1)
+    }
+
+    fn batch(
+        &self,
+        now: Time,
+        pool: PoolId,
+        node: NodeId,
+        todo: &[Todo],
+        answer_bytes_max: u32,
+    ) -> NodeBatch {
         let windows = todo.iter().map(|todo| todo.windows);
         let request = ServiceRequest {
             revision: self.map.revision,
@@ -302,6 +339,7 @@ impl RouterTurn {
             retry: todo.iter().any(|todo| todo.tried) && !planted(Mutant::RetryNotMarked),
             forwarded: false,
             ops: todo.iter().map(|todo| todo.op.clone()).collect(),
+            answer_bytes_max,
         };
         NodeBatch {
             node,
@@ -318,7 +356,11 @@ impl RouterTurn {
                 // What is many bytes takes its time, and what comes behind it has to wait for it.
                 let bytes: usize = theirs.answers.iter().map(Answer::value_bytes).sum();
                 self.deadline = self.deadline + Duration::from_micros(bytes as u64 / 8);
-                for (todo, answer) in todo.into_iter().zip(theirs.answers) {
+                self.answer_bytes += bytes;
+                let behind_bound = || Answer::error(ErrorCode::Busy, BEHIND_BOUND);
+                let mut answers = theirs.answers.into_iter();
+                for todo in todo {
+                    let answer = answers.next().unwrap_or_else(behind_bound);
                     let forgotten = matches!(answer, Answer::Error(ErrorCode::Forgotten, _));
                     if theirs.draw_above > 0 && todo.is_new() && forgotten {
                         self.too_low.push(todo);
@@ -364,6 +406,10 @@ impl RouterTurn {
     }
 
     fn end_round(&mut self, now: Time) -> TurnStep {
+        if self.has_its_bytes() {
+            self.todo.clear();
+            return TurnStep::Done(Ok(std::mem::take(&mut self.answers)));
+        }
         // A try that begins with next to no time left would only make it uncertain whether
         // anything was done.
         if self.todo.is_empty() || self.is_over(now, self.wait) {
@@ -377,6 +423,14 @@ impl RouterTurn {
         }
         (self.looking, self.looked) = (true, true);
         TurnStep::Look(self.map.clone(), self.deadline)
+    }
+
+    /// True if the answers have the bytes with which the turn ends. A write that may have been done, or whose number was too
+    /// low, is not left to another turn, which would give it another number.
+    fn has_its_bytes(&self) -> bool {
+        self.ends_at.is_some_and(|max| self.answer_bytes >= max)
+            && self.too_low.is_empty()
+            && !self.todo.iter().any(Todo::is_uncertain)
     }
 
     /// True if a try that begins after this time would be one too many.
@@ -448,6 +502,7 @@ impl RouterTurn {
             self.answers[todo.index] = Some(answer);
         }
         let answers = std::mem::take(&mut self.answers);
+        let answered = |answer| Some(answered(answer));
         TurnStep::Done(Ok(answers.into_iter().map(answered).collect()))
     }
 }
@@ -513,258 +568,4 @@ fn lost(to: Address) -> Answer {
 }
 
 #[cfg(test)]
-mod tests {
-    mod hunts;
-
-    use super::*;
-    use bytes::Bytes;
-    use staves_model::{GroupId, HashSlot, Revision, testing};
-
-    const MILLI: Duration = Duration::from_millis(1);
-    const SLOTS: [HashSlot; 2] = [HashSlot(0), HashSlot(16_383)];
-
-    /// A cache of two buckets, of which node 1 answers for the first and node 2 for the second.
-    fn map() -> ClusterMap {
-        let mut map = testing::cluster(3);
-        let pool = testing::create_pool("cache", "1+0", 2, true);
-        map.apply(None, &pool).expect("a new pool");
-        testing::start_group(&mut map, 1, &[1]);
-        testing::start_group(&mut map, 2, &[2]);
-        map
-    }
-
-    fn turn(ops: &[(HashSlot, bool)]) -> RouterTurn {
-        let ops = ops.iter().map(|(slot, is_write)| {
-            let op = ServiceOp {
-                to: Address::Slot(*slot),
-                body: Body {
-                    head: Bytes::from_static(b"op"),
-                    payload: Bytes::new(),
-                },
-                is_write: *is_write,
-                answer_bytes: 0,
-            };
-            let windows = op.windows(&map(), Some(PoolId(1)));
-            (op, windows)
-        });
-        let of = (ServiceId::CACHE, PoolRef::Name("cache".into()), ClientId(7));
-        let deadline = Time::ZERO + 100 * MILLI;
-        RouterTurn::new(of, RouterOptions::default(), ops.collect(), 10.., deadline)
-    }
-
-    fn go(map: &Arc<ClusterMap>) -> TurnEvent {
-        TurnEvent::Go(map.clone(), Avoid::default())
-    }
-
-    fn sent(next: TurnStep) -> Vec<NodeBatch> {
-        match next {
-            TurnStep::Send(batches) => batches,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn answers(next: TurnStep) -> Vec<Answer> {
-        match next {
-            TurnStep::Done(Ok(answers)) => answers,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn answer(node: u64, answers: &[Answer], draw_above: u64) -> TurnEvent {
-        let answers = ServiceAnswers {
-            revision: Revision(1),
-            answers: answers.to_vec(),
-            moved: Vec::new(),
-            draw_above,
-        };
-        TurnEvent::Answered(NodeId(node), Ok(answers))
-    }
-
-    fn error(code: ErrorCode) -> Answer {
-        Answer::error(code, "so it is")
-    }
-
-    fn failed(node: u64, code: ErrorCode) -> TurnEvent {
-        let failure = CallFailure {
-            code,
-            text: "so it is".into(),
-            nothing_done: code.nothing_done(),
-        };
-        TurnEvent::Answered(NodeId(node), Err(failure))
-    }
-
-    #[test]
-    fn each_node_gets_one_batch_and_answers_come_in_the_operations_order() {
-        let (map, now) = (Arc::new(map()), Time::ZERO);
-        let [a, b] = SLOTS;
-        let mut turn = turn(&[(a, true), (b, false), (a, false)]);
-        let batches = sent(turn.step(now, go(&map)));
-        let shape = batches.iter().map(|b| (b.node.0, b.request.ops.len()));
-        assert_eq!(shape.collect::<Vec<_>>(), [(1, 2), (2, 1)]);
-        let numbers = batches[0].request.ops.iter().map(|op| op.number);
-        assert_eq!(numbers.collect::<Vec<_>>(), [10, 0]);
-        assert!(!batches[0].request.retry && batches[0].windows == Windows::of(GroupId(1)));
-        let next = turn.step(now, answer(2, &[Answer::Nil], 0));
-        assert!(matches!(next, TurnStep::Await));
-        // An answer of a node that was not asked changes nothing.
-        let next = turn.step(now, answer(3, &[Answer::Int(5)], 0));
-        assert!(matches!(next, TurnStep::Await));
-        let next = turn.step(now, answer(1, &[Answer::Ok, Answer::Int(1)], 0));
-        assert_eq!(answers(next), [Answer::Ok, Answer::Nil, Answer::Int(1)]);
-    }
-
-    #[test]
-    fn a_write_that_was_interrupted_goes_to_the_new_node_under_its_number() {
-        let old = Arc::new(map());
-        let mut turn = turn(&[(SLOTS[0], true)]);
-        sent(turn.step(Time::ZERO, go(&old)));
-        let next = turn.step(Time::ZERO, failed(1, ErrorCode::Unreachable));
-        assert!(matches!(next, TurnStep::Look(known, _) if Arc::ptr_eq(&known, &old)));
-        let mut newer = map();
-        let members = newer.groups[&GroupId(2)].members.clone();
-        newer.groups.get_mut(&GroupId(1)).expect("there").members = members;
-        let batches = sent(turn.step(Time::ZERO + MILLI, go(&Arc::new(newer))));
-        assert_eq!(batches[0].node, NodeId(2));
-        let request = &batches[0].request;
-        assert!(request.retry && request.ops[0].number == 10);
-        // The map's word is no news of a write that was sent before.
-        let next = turn.step(Time::ZERO + MILLI, answer(2, &[error(ErrorCode::Lost)], 0));
-        let answers = answers(next);
-        assert!(matches!(
-            &answers[..],
-            [Answer::Error(ErrorCode::Unreachable, _)]
-        ));
-    }
-
-    #[test]
-    fn waits_grow_while_no_newer_map_comes_and_end_with_the_deadline() {
-        let map = Arc::new(map());
-        let mut turn = turn(&[(SLOTS[0], true), (SLOTS[0], false)]);
-        let (mut now, mut waits) = (Time::ZERO, Vec::new());
-        let mut next = turn.step(now, go(&map));
-        let answers = loop {
-            next = match next {
-                TurnStep::Send(_) => turn.step(now, failed(1, ErrorCode::Unreachable)),
-                TurnStep::Look(..) => turn.step(now, go(&map)),
-                TurnStep::Rest(wait) => {
-                    waits.push(wait.as_millis());
-                    now = now + wait;
-                    turn.step(now, go(&map))
-                }
-                TurnStep::Done(answers) => break answers.expect("one each"),
-                other => panic!("{other:?}"),
-            };
-        };
-        assert_eq!(waits, [2, 4, 8, 16, 32]);
-        assert!(now < Time::ZERO + 100 * MILLI);
-        let codes = answers.iter().map(|answer| match answer {
-            Answer::Error(code, _) => *code,
-            other => panic!("{other:?}"),
-        });
-        // The write may have been done; of the read it does not matter.
-        let expected = [ErrorCode::Deadline, ErrorCode::NotServing];
-        assert_eq!(codes.collect::<Vec<_>>(), expected);
-    }
-
-    #[test]
-    fn as_much_as_goes_at_once_is_no_reason_to_look_for_a_map() {
-        let map = Arc::new(map());
-        let mut turn = turn(&[(SLOTS[0], false); 3]);
-        let busy = error(ErrorCode::Busy);
-        for done in 0..2 {
-            let batches = sent(turn.step(Time::ZERO, go(&map)));
-            let mut some = vec![busy.clone(); batches[0].request.ops.len()];
-            some[0] = Answer::Int(done);
-            let next = turn.step(Time::ZERO, answer(1, &some, 0));
-            assert!(
-                matches!(next, TurnStep::Rest(wait) if wait == 2 * MILLI),
-                "{next:?}"
-            );
-        }
-        sent(turn.step(Time::ZERO, go(&map)));
-        let next = turn.step(Time::ZERO, answer(1, &[Answer::Int(2)], 0));
-        assert_eq!(answers(next), [0, 1, 2].map(Answer::Int));
-    }
-
-    #[test]
-    fn forgotten_writes_are_done_under_higher_numbers_but_not_after_later_ones() {
-        let map = Arc::new(map());
-        let [a, b] = SLOTS;
-        let mut turn = turn(&[(a, true), (b, true), (a, false)]);
-        sent(turn.step(Time::ZERO, go(&map)));
-        let forgotten = error(ErrorCode::Forgotten);
-        turn.step(
-            Time::ZERO,
-            answer(1, &[forgotten.clone(), Answer::Nil], 500),
-        );
-        let next = turn.step(Time::ZERO, answer(2, &[forgotten], 400));
-        // The first of slot `a` was overtaken; slot `b` is free to go again.
-        let TurnStep::Renumber(above, windows) = next else {
-            panic!("{next:?}");
-        };
-        assert_eq!((above, windows), (500, vec![Windows::of(GroupId(2))]));
-        let next = turn.step(Time::ZERO, TurnEvent::Numbered(Some(501)));
-        assert!(matches!(next, TurnStep::Rest(Duration::ZERO)));
-        let batches = sent(turn.step(Time::ZERO, go(&map)));
-        assert_eq!(batches[0].request.ops[0].number, 501);
-        assert!(
-            !batches[0].request.retry,
-            "nothing was done under the other number"
-        );
-        let answers = answers(turn.step(Time::ZERO, answer(2, &[Answer::Ok], 0)));
-        assert!(matches!(
-            &answers[0],
-            Answer::Error(ErrorCode::NotServing, _)
-        ));
-        assert_eq!(answers[1..], [Answer::Ok, Answer::Nil]);
-    }
-
-    #[test]
-    fn a_node_that_is_passed_over_is_asked_if_nobody_else_is_left() {
-        let map = Arc::new(map());
-        let mut turn = turn(&[(SLOTS[0], false)]);
-        let avoid = || Avoid {
-            turn: 0,
-            nodes: [1, 2, 3].map(NodeId).into(),
-            me: None,
-        };
-        let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid())));
-        assert_eq!(batches[0].node, NodeId(1));
-    }
-
-    /// Regression: after one operation that nobody answered for, a turn passed nobody over, and asked a node that it did
-    /// not reach until its deadline.
-    #[test]
-    fn a_node_stays_passed_over_whatever_was_not_served() {
-        let mut closed = map();
-        closed
-            .groups
-            .values_mut()
-            .for_each(|group| group.open = false);
-        let (closed, open) = (Arc::new(closed), Arc::new(map()));
-        let mut turn = turn(&[(SLOTS[0], false)]);
-        let avoid = || Avoid {
-            nodes: [1].map(NodeId).into(),
-            ..Avoid::default()
-        };
-        let next = turn.step(Time::ZERO, TurnEvent::Go(closed, avoid()));
-        assert!(matches!(next, TurnStep::Look(..)));
-        let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(open, avoid())));
-        assert_eq!(batches[0].node, NodeId(2));
-    }
-
-    #[test]
-    fn a_pool_that_is_not_there_is_looked_for_once() {
-        let nothing = Arc::new(ClusterMap::default());
-        let mut turn = turn(&[(SLOTS[0], true)]);
-        let next = turn.step(Time::ZERO, go(&nothing));
-        assert!(matches!(next, TurnStep::Look(..)));
-        let next = turn.step(Time::ZERO, go(&nothing));
-        assert!(matches!(next, TurnStep::Rest(_)));
-        let next = turn.step(Time::ZERO, go(&nothing));
-        assert!(matches!(
-            next,
-            TurnStep::Done(Err(ClientError::NoSuchPool { .. }))
-        ));
-    }
-}
+mod tests;

@@ -338,7 +338,10 @@ impl<S: Service> TestCluster<S> {
             request,
             deadline: self.now + Duration::from_secs(2),
         };
-        let mut out = BucketEffects::default();
+        let mut out = BucketEffects {
+            value_bytes_max: self.value_bytes_max,
+            ..BucketEffects::default()
+        };
         let bucket = &mut self.buckets[node];
         let reply = bucket.submit(self.now, header, op, &mut out);
         bucket.flush(self.now, &mut out);

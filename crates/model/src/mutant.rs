@@ -181,6 +181,7 @@ mutants! {
         MapsWordBelieved = 1061,
         RetryNotMarked = 1062,
         OvertakenDoneLater = 1063,
+        AnswersBeyondBound = 1064,
         ReturnsForgotten = 1071,
         OwnPauseCounted = 1072,
         StartsHurried = 1073,

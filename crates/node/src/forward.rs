@@ -197,6 +197,7 @@ mod tests {
             floor: 0,
             retry: false,
             forwarded: true,
+            answer_bytes_max: 0,
             ops: vec![NumberedOp {
                 number: 5,
                 to: Address::Slot(staves_model::HashSlot(0)),

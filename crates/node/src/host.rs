@@ -30,7 +30,7 @@ use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
     ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeState,
-    Pool, PoolId, ServiceId, Time,
+    Pool, PoolId, ServiceId, Stretch, StretchState, Time,
 };
 use staves_net::{InFlight, Peers};
 use staves_service::{AnyBucket, BucketEffects};
@@ -107,6 +107,8 @@ pub(crate) struct Routes {
     /// Pools change seldom and groups often: the tables of the map before are kept where they fit.
     pub(crate) pools: Arc<BTreeMap<PoolId, PoolRoutes>>,
     cells: Arc<BTreeMap<GroupId, Places>>,
+    /// Stretches of regions that hold nothing, by their first groups.
+    empty: Arc<BTreeMap<GroupId, Stretch>>,
 }
 
 /// One group's cells on this node.
@@ -150,6 +152,12 @@ impl Routes {
     pub(crate) fn cells_of(&self, group: GroupId) -> impl Iterator<Item = &Arc<Cell>> {
         let places = self.cells.get(&group).into_iter();
         places.flat_map(Places::all)
+    }
+
+    /// True if the map says that nothing was ever written to this group of a region.
+    pub(crate) fn is_empty(&self, group: GroupId) -> bool {
+        let stretch = self.empty.range(..=group).next_back();
+        stretch.is_some_and(|(_, stretch)| stretch.contains(group))
     }
 
     /// All cells.
@@ -291,11 +299,13 @@ impl Host {
     fn routes_by(&self, old: &Routes, map: Arc<ClusterMap>) -> Routes {
         if old.map.pools == map.pools {
             let (pools, cells) = (old.pools.clone(), old.cells.clone());
+            let empty = old.empty.clone();
             return Routes {
                 door: old.door,
                 map,
                 pools,
                 cells,
+                empty,
             };
         }
         let each = map.pools.values().map(|p| (p.id, self.pool_routes(old, p)));
@@ -308,6 +318,10 @@ impl Host {
             pool.cells.iter().enumerate().map(of).collect::<Vec<_>>()
         };
         let cells = pools.values().flat_map(places).collect();
+        let regions = map.pools.values().flat_map(Pool::regions);
+        let stretches = regions.flat_map(|region| &region.stretches);
+        let empty = stretches.filter(|stretch| stretch.state == StretchState::Empty);
+        let empty = empty.map(|stretch| (stretch.first, *stretch)).collect();
         Routes {
             door: map
                 .pool_named(&self.options.pool)
@@ -315,6 +329,7 @@ impl Host {
                 .map(|pool| pool.id),
             pools: Arc::new(pools),
             cells: Arc::new(cells),
+            empty: Arc::new(empty),
             map,
         }
     }

@@ -40,6 +40,8 @@ pub trait AnyBucket: Any + Send {
     ) -> (Result<Option<Answer>, Refused>, usize);
     /// See [`Bucket::unflushed`].
     fn unflushed(&self) -> bool;
+    /// See [`Bucket::waiting_bytes`].
+    fn waiting_bytes(&self) -> usize;
     /// See [`Bucket::flush`].
     fn flush(&mut self, now: Time, out: &mut BucketEffects);
     /// See [`Bucket::step`].
@@ -113,6 +115,10 @@ impl<S: Service> AnyBucket for Bucket<S> {
 
     fn unflushed(&self) -> bool {
         Bucket::unflushed(self)
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        Bucket::waiting_bytes(self)
     }
 
     fn flush(&mut self, now: Time, out: &mut BucketEffects) {

@@ -78,6 +78,11 @@ impl<S: Service> Bucket<S> {
         self.context.waiters.len() + self.queue.len() + self.service.in_progress()
     }
 
+    /// Bytes of the values of answers that wait here.
+    pub fn waiting_bytes(&self) -> usize {
+        self.context.waiters.bytes()
+    }
+
     /// Operations among them that could not begin yet.
     pub fn parked(&self) -> usize {
         self.queue.len()
@@ -237,6 +242,16 @@ impl<S: Service> Bucket<S> {
         }
         match self.begin(now, &header, key_hash, op, out) {
             Outcome::Answer { seq, answer, read } => {
+                let bytes = answer.value_bytes();
+                let fits = out.value_bytes_max.is_none_or(|max| bytes <= max);
+                // A copy that waits is memory; a write's answer is kept all the same.
+                if read
+                    && bytes > LARGE_READ_BYTES
+                    && !fits
+                    && !self.context.may_leave(now, seq, read)
+                {
+                    return Err(Refused::Busy);
+                }
                 self.context.deliver(now, &header, seq, answer, read)
             }
             // It may have answered already.

@@ -186,11 +186,7 @@ impl BucketContext {
         answer: Answer,
         read: bool,
     ) -> Result<Option<Answer>, Refused> {
-        let safe = match read {
-            true => self.member.releases(seq) && self.member.may_read(now),
-            false => seq <= self.member.stable(),
-        };
-        if safe && self.member.may_answer(now) {
+        if self.may_leave(now, seq, read) {
             return Ok(Some(answer));
         }
         // The answer of a write that was made is kept in any case; the log bounds those.
@@ -199,6 +195,15 @@ impl BucketContext {
         }
         self.waiters.push(seq, header, answer, read);
         Ok(None)
+    }
+
+    /// True if an answer that depends on `seq` may be released now.
+    pub(crate) fn may_leave(&self, now: Time, seq: u64, read: bool) -> bool {
+        let safe = match read {
+            true => self.member.releases(seq) && self.member.may_read(now),
+            false => seq <= self.member.stable(),
+        };
+        safe && self.member.may_answer(now)
     }
 
     /// True if as many answers wait as may.

@@ -98,7 +98,7 @@ pub struct BucketEffects {
     /// Answers to operations that were not answered at once, by token.
     pub answers: Vec<(u64, Result<Answer, Refused>)>,
     /// The bytes of values for which the driver has memory; `None` for any number. Once they are used up (the last value
-    /// may have more), parked reads of large values wait on.
+    /// may have more), parked reads of large values wait on. A read whose copy would have to wait is refused if it has more.
     pub value_bytes_max: Option<usize>,
 }
 

@@ -47,7 +47,8 @@ pub const VERSION_MIN: u8 = 5;
 ///    Members are named by node, disk and life, in `group` and in the map: older versions cannot read either.
 /// 5. A shared secret, proven by challenge. The map says of each part of a region whether it was written or is being
 ///    loaded: older versions cannot read it.
-pub const VERSION_MAX: u8 = 5;
+/// 6. A request to services bounds the bytes of its answers.
+pub const VERSION_MAX: u8 = 6;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

@@ -112,6 +112,9 @@ pub struct ServiceRequest {
     pub forwarded: bool,
     /// The operations.
     pub ops: Vec<NumberedOp>,
+    /// Most bytes of the values in its answers, all together: the operations behind the one that reaches them are not
+    /// begun, and have no answers. The first is answered, however large. 0, and from version 5: as many as the node likes.
+    pub answer_bytes_max: u32,
 }
 
 impl ServiceRequest {
@@ -128,7 +131,7 @@ pub struct ServiceAnswers {
     /// The answering node's map revision (in the frame header's `epoch`): higher than the request's means
     /// that there is a newer map to fetch.
     pub revision: Revision,
-    /// One for each operation.
+    /// One for each operation that was begun: the first ones. All, unless the request has a bound.
     pub answers: Vec<Answer>,
     /// The newest entries of the groups for which the request came to the wrong node (row D1: the same
     /// mistake is not made twice).
@@ -213,6 +216,14 @@ fn take_list<T: Wire>(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
     Wire::take(from)
 }
 
+/// A number that a later version has put behind the last field; 0 where the bytes end before it.
+fn take_added(from: &mut Reader) -> Result<u32, DecodeError> {
+    match from.left() {
+        0 => Ok(0),
+        _ => Wire::take(from),
+    }
+}
+
 wire_struct!(ServiceRequest [revision] {
     service,
     pool,
@@ -221,6 +232,7 @@ wire_struct!(ServiceRequest [revision] {
     retry,
     forwarded,
     ops: take_list,
+    answer_bytes_max: take_added,
 });
 wire_struct!(ServiceAnswers [revision] {
     answers: take_list,

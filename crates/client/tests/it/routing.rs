@@ -242,6 +242,7 @@ fn forwarding_keeps_the_clients_own_numbers_and_goes_once() {
             floor: 100,
             retry: false,
             forwarded: false,
+            answer_bytes_max: 0,
             ops,
         };
         let deadline = Instant::now() + Duration::from_secs(5);

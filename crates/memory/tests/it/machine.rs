@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use staves_memory::Memory;
 use staves_model::{CHUNK_BYTES, REGION_BUCKET_BYTES};
+use staves_service::Refused;
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
 use staves_wire::memory::Action;
@@ -60,6 +61,30 @@ fn a_write_is_answered_once_parity_has_it_and_a_read_waits_for_it() {
         assert_eq!(c.wait(token), Answer::Ok);
         assert_eq!(c.wait(read), Answer::Value("er".into()));
     }
+}
+
+/// Regression: reads of bytes that no parity had yet held copies of 64 MiB in each bucket, whatever memory the node had.
+#[test]
+fn a_read_that_would_wait_as_a_copy_without_memory_is_refused() {
+    let mut c = Cluster::new(2, 1, 3, PLENTY);
+    let large = |len| Action::Read { offset: 0, len };
+    c.write(0, 0, b"a place");
+    let token = c.submit(0, None, &write(0, &[7; 8192]));
+    c.value_bytes_max = Some(8000);
+    let refused = c.submit(0, None, &large(8192));
+    let small = c.submit(0, None, &large(4096));
+    let fits = c.submit(0, None, &large(8000));
+    assert!(matches!(c.answers[&refused], Err(Refused::Busy)));
+    assert!(!c.answers.contains_key(&small) && !c.answers.contains_key(&fits));
+    let waiting = c.bucket().waiting_bytes();
+    assert_eq!(waiting, 4096 + 8000);
+    c.deliver();
+    assert_eq!(c.wait(token), Answer::Ok);
+    assert_eq!(c.wait(fits), Answer::Value(vec![7; 8000].into()));
+    assert_eq!(c.bucket().waiting_bytes(), 0);
+    // What need not wait needs no memory here.
+    let read = c.submit(0, None, &large(8192));
+    assert!(matches!(&c.answers[&read], Ok(Answer::Value(bytes)) if bytes.len() == 8192));
 }
 
 #[test]

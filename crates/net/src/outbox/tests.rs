@@ -44,6 +44,7 @@ fn request(service: ServiceId, to: Address, payload: Bytes) -> Message {
         floor: 1,
         retry: false,
         forwarded: false,
+        answer_bytes_max: 0,
         ops: vec![NumberedOp {
             number: 1,
             to,

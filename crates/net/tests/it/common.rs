@@ -51,6 +51,7 @@ pub fn ask_cache(len: u64) -> Message {
         floor: 1,
         retry: false,
         forwarded: false,
+        answer_bytes_max: 0,
         ops: Vec::new(),
     })
 }

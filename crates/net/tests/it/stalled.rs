@@ -100,6 +100,7 @@ fn set(bytes: usize) -> Message {
         floor: 1,
         retry: false,
         forwarded: false,
+        answer_bytes_max: 0,
         ops: vec![op.numbered(1)],
     })
 }

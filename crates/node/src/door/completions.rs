@@ -10,6 +10,8 @@ use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
 use tokio::sync::Notify;
 
+use super::remote::RemoteOp;
+
 /// Answers for a connection's task.
 #[derive(Debug)]
 pub(crate) enum Completion {
@@ -22,7 +24,15 @@ pub(crate) enum Completion {
         request: Option<RequestId>,
     },
     /// The answers to operations that took another way.
-    Remote(Vec<RemoteResult>),
+    Remote(RemoteAnswers),
+}
+
+/// The outcome of a batch of operations that took another way.
+#[derive(Debug, Default)]
+pub(crate) struct RemoteAnswers {
+    pub(super) results: Vec<RemoteResult>,
+    /// Those that were not begun, for the answers to the others are as many bytes as were asked for, with their places.
+    pub(super) left: Vec<((u64, u32), RemoteOp)>,
 }
 
 /// The answer to an operation that this node's buckets did not answer.
@@ -38,7 +48,10 @@ impl Completion {
     fn value_bytes(&self) -> usize {
         match self {
             Completion::Part { result, .. } => result.as_ref().map_or(0, Answer::value_bytes),
-            Completion::Remote(results) => results.iter().map(|r| r.answer.value_bytes()).sum(),
+            Completion::Remote(answers) => {
+                let answers = answers.results.iter().map(|result| &result.answer);
+                answers.map(Answer::value_bytes).sum()
+            }
         }
     }
 }

@@ -6,9 +6,10 @@
 //! earlier one waits at this node's bucket: a takeover could refuse that one, and find the later done.
 //! Answers leave in order anyway, so nobody waits longer for that.
 //!
-//! A batch asks for as many bytes as are on their way to the client at a time, not for all that it has asked: how
-//! large a value is shows with its answer, so a connection begins with one operation, and goes on with as many as
-//! the values of the last batch let expect to fit. Nothing more sets out, nor is read, while the client takes nothing.
+//! A batch asks for as many bytes as are on their way to the client at a time, not for all that it has asked, and says so: what
+//! is beyond them was not begun, and sets out again before what came behind it. How large a value is shows with
+//! its answer, so a connection begins with one operation, and goes on with as many as the values of the last batch let
+//! expect to fit. Nothing more sets out, nor is read, while the client takes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
 
-use super::completions::{Completion, CompletionQueue, RemoteResult};
+use super::completions::{Completion, CompletionQueue, RemoteAnswers, RemoteResult};
 use crate::forward::resume;
 use crate::host::Host;
 
@@ -155,10 +156,15 @@ impl RemoteOps {
             let new = batch.iter_mut().filter(|(_, op)| op.request.is_none());
             new.for_each(|(_, op)| op.deadline = op.deadline.max(until));
         }
+        // Small values go on while the memory for requests is taken.
+        let answer_bytes_max = match host.options().in_flight.has_room() {
+            true => BATCH_BYTES_MAX,
+            false => FREE_BYTES,
+        };
         let (host, completions) = (host.clone(), completions.clone());
         tokio::spawn(async move {
-            let results = forward_batch(&host, pool, batch).await;
-            completions.put(Completion::Remote(results));
+            let answers = forward_batch(&host, pool, batch, answer_bytes_max).await;
+            completions.put(Completion::Remote(answers));
         });
     }
 
@@ -194,13 +200,10 @@ impl RemoteOps {
     }
 
     /// A batch came back: hands its answers out.
-    pub(super) fn back(
-        &mut self,
-        batch: Vec<RemoteResult>,
-        mut settle: impl FnMut(u64, u32, Answer),
-    ) {
+    pub(super) fn back(&mut self, batch: RemoteAnswers, mut settle: impl FnMut(u64, u32, Answer)) {
         self.under_way = false;
-        let answers = batch.iter().map(|one| &one.answer);
+        let RemoteAnswers { results, left } = batch;
+        let answers = results.iter().map(|one| &one.answer);
         let given = answers.filter(|answer| !matches!(answer, Answer::Error(..)));
         let largest = given.map(Answer::value_bytes).max();
         // A refusal says nothing of the value's size.
@@ -209,10 +212,13 @@ impl RemoteOps {
             self.expected_bytes = largest.max(less);
         }
         self.goes_on = largest.is_some();
-        for one in batch {
+        for one in results {
             self.let_go(one.bucket);
             settle(one.place, one.part, one.answer);
         }
+        // Their buckets are held all the while, so nothing has passed them.
+        self.reads += left.iter().filter(|(_, op)| !op.op.is_write).count();
+        self.queued.extend(left);
     }
 
     /// The pool was deleted, and with it whoever could answer: what is queued does not set out.
@@ -254,15 +260,16 @@ async fn forward_batch(
     host: &Arc<Host>,
     pool: PoolId,
     batch: Vec<((u64, u32), RemoteOp)>,
-) -> Vec<RemoteResult> {
+    answer_bytes_max: usize,
+) -> RemoteAnswers {
     let now = host.clock.now();
     let latest = batch.iter().map(|(_, wanted)| wanted.deadline).max();
     let deadline = Instant::now() + latest.unwrap_or(now).since(now);
     let mut results = Vec::with_capacity(batch.len());
     let mut numbered: BTreeMap<NumberedBy, Vec<Begun>> = BTreeMap::new();
-    let mut fresh: Vec<(ReplyPlace, ServiceOp)> = Vec::new();
-    for ((place, part), wanted) in batch {
-        let place = (place, part, wanted.bucket);
+    let mut fresh: Vec<((u64, u32), RemoteOp)> = Vec::new();
+    for (at, wanted) in batch {
+        let place = (at.0, at.1, wanted.bucket);
         match wanted
             .request
             .filter(|_| !planted(Mutant::InterruptedUnderNewNumber))
@@ -275,24 +282,30 @@ async fn forward_batch(
                 let text = "the deadline passed before its turn came; nothing was done";
                 results.push(back(place, Answer::error(ErrorCode::Busy, text)));
             }
-            None => fresh.push((place, wanted.op)),
+            None => fresh.push((at, wanted)),
         }
     }
     // First those that may have taken effect: what the connection sent later must find them done.
     for ((bucket, _), ops) in numbered {
         results.extend(resume_interrupted(host, pool, bucket, ops, deadline).await);
     }
-    let (places, ops): (Vec<ReplyPlace>, Vec<ServiceOp>) = fresh.into_iter().unzip();
-    if ops.is_empty() {
-        return results;
+    let mut left = Vec::new();
+    if !fresh.is_empty() {
+        let ops = fresh.iter().map(|(_, wanted)| wanted.op.clone()).collect();
+        let (router, pool) = (host.router(), PoolRef::Id(pool));
+        let answers = router.execute_some(ServiceId::CACHE, &pool, ops, answer_bytes_max, deadline);
+        let answers = answers.await.unwrap_or_else(|error| {
+            let answer = Answer::error(error.code(), error.to_string());
+            vec![Some(answer); fresh.len()]
+        });
+        for ((place, wanted), answer) in fresh.into_iter().zip(answers) {
+            match answer {
+                Some(answer) => results.push(back((place.0, place.1, wanted.bucket), answer)),
+                None => left.push((place, wanted)),
+            }
+        }
     }
-    let answers = host
-        .router()
-        .execute(ServiceId::CACHE, &PoolRef::Id(pool), ops, deadline)
-        .await
-        .unwrap_or_else(|error| vec![Answer::error(error.code(), error.to_string()); places.len()]);
-    results.extend(places.into_iter().zip(answers).map(|(h, a)| back(h, a)));
-    results
+    RemoteAnswers { results, left }
 }
 
 /// Asks again for interrupted writes of one bucket, under their numbers.
@@ -335,6 +348,7 @@ async fn resume_interrupted(
         retry: true,
         forwarded: true,
         ops: wanted,
+        answer_bytes_max: BATCH_BYTES_MAX as u32,
     };
     let answers = resume(host.router(), request, deadline).await;
     if let Some(cell) = cell {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, MutexGuard};
 use staves_group::Event;
 use staves_model::{DiskId, GroupId, MemberSlot, Time};
+use staves_net::{InFlight, InFlightPart};
 use staves_service::{AnswerRef, AnyBucket, BucketEffects, OpHeader, Refused};
 use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
@@ -39,6 +40,8 @@ pub(crate) struct CellState {
     waiting: Slab<Waiter>,
     pub(crate) lane: Lane,
     out: BucketEffects,
+    /// The memory of values that wait here, once there were any.
+    held: Option<InFlightPart>,
     /// The group has parity: writes wait for it, and may have to be asked again.
     parity: bool,
     /// Something was made since the last flush that other nodes are to be told.
@@ -65,6 +68,7 @@ impl Cell {
                 waiting: Slab::default(),
                 lane,
                 out: BucketEffects::default(),
+                held: None,
                 parity: false,
                 dirty: false,
                 idle_since: None,
@@ -110,6 +114,7 @@ impl Cell {
         let finished = {
             let mut state = self.lock();
             state.bucket = None;
+            state.held = None;
             state.parity = false;
             let CellState { waiting, lane, .. } = &mut *state;
             let waiting = waiting.drain().into_iter();
@@ -266,7 +271,23 @@ impl CellState {
         }
         let view = self.bucket.as_ref().and_then(|b| b.member().view());
         self.parity = view.is_some_and(|group| group.parity_slots().next().is_some());
-        self.answer()
+        let finished = self.answer();
+        self.count_waiting(&host.options().in_flight);
+        finished
+    }
+
+    /// The memory that there is for values which have to wait here.
+    pub(crate) fn lend(&mut self, in_flight: &InFlight) {
+        self.out.value_bytes_max = Some(in_flight.free_bytes());
+    }
+
+    /// Counts the values that wait here in the memory for requests.
+    pub(crate) fn count_waiting(&mut self, in_flight: &Arc<InFlight>) {
+        let bytes = self.bucket.as_ref().map_or(0, |b| b.waiting_bytes());
+        if bytes > 0 || self.held.is_some() {
+            let new = || InFlightPart::new(in_flight.clone());
+            self.held.get_or_insert_with(new).set(bytes);
+        }
     }
 
     /// Hands answers to their receivers; batches that are complete.

@@ -11,6 +11,7 @@ use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Tim
 use staves_net::{FREE_BYTES, InFlightPart, Reply};
 use staves_service::Refused;
 use staves_wire::group::RequestId;
+use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
@@ -33,11 +34,16 @@ pub(crate) enum Asker {
 }
 
 impl Asker {
-    /// Most bytes of a batch's answers. Small ones go on while the memory for requests is taken.
-    fn answer_bytes_max(&self) -> usize {
-        match self {
+    /// Most bytes of a batch's answers, of which its asker wants so many. Small ones go on while the memory for requests is taken.
+    fn answer_bytes_max(&self, wanted: u32) -> usize {
+        let max = match self {
             Asker::Wire(reply) if !reply.has_room() => FREE_BYTES,
             _ => ANSWER_BYTES_MAX,
+        };
+        match wanted {
+            0 => max,
+            _ if planted(Mutant::AnswersBeyondBound) => max,
+            wanted => max.min(wanted as usize),
         }
     }
 }
@@ -116,6 +122,13 @@ impl Batch {
             state.missing -= 1;
         }
         state.missing == 0
+    }
+
+    /// The operations from this one on are not begun, and get no answers.
+    fn end_before(&self, index: usize) {
+        let mut state = self.state.lock();
+        state.missing -= state.answers.len() - index;
+        state.answers.truncate(index);
     }
 
     /// All operations were handed in; true if all have their answers.
@@ -227,7 +240,7 @@ pub(crate) fn serve(
     let routes = host.routes();
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
-    let answer_bytes_max = asker.answer_bytes_max();
+    let answer_bytes_max = asker.answer_bytes_max(request.answer_bytes_max);
     let batch = Arc::new(Batch::new(host, id, &request, asker));
     let mut hand = Hand {
         host,
@@ -242,8 +255,12 @@ pub(crate) fn serve(
     };
     let mut elsewhere = Vec::new();
     for (index, op) in request.ops.iter().enumerate() {
+        if request.answer_bytes_max > 0 && hand.is_full() {
+            batch.end_before(index);
+            break;
+        }
         let cell = match pool {
-            Some(pool) => cell_of(&routes, pool, &request, op.to),
+            Some(pool) => cell_of(&routes, pool, &request, op),
             None => Err(no_such_pool(&routes, &request)),
         };
         let side = match cell {
@@ -263,12 +280,18 @@ pub(crate) fn serve(
         }
     }
     let now = hand.now;
+    let bytes_left = hand.answer_bytes_max.saturating_sub(hand.answer_bytes);
     if !hand.touched.is_empty() {
         hand.touched.iter().for_each(|cell| cell.flush(host, now));
         host.peers.flush();
     }
     if !elsewhere.is_empty() {
         let (router, batch) = (host.router().clone(), batch.clone());
+        let answer_bytes_max = bytes_left.max(1) as u32;
+        let request = ServiceRequest {
+            answer_bytes_max,
+            ..request
+        };
         tokio::spawn(pass(router, batch, request, elsewhere, deadline));
     }
     if batch.end_of_ops() {
@@ -340,8 +363,9 @@ fn cell_of<'a>(
     routes: &'a Routes,
     pool: &'a PoolRoutes,
     request: &ServiceRequest,
-    to: Address,
+    op: &NumberedOp,
 ) -> Result<&'a Arc<Cell>, Answer> {
+    let to = op.to;
     let (group, slot) = match to {
         Address::Slot(slot) => {
             let cell = pool.cells.get(pool.bucket_of(slot) as usize);
@@ -369,9 +393,19 @@ fn cell_of<'a>(
         let text = format!("the pool has no {to}");
         return Err(Answer::error(ErrorCode::Malformed, text));
     }
+    if routes.is_empty(group) && writes_bytes(op) {
+        let text = "it was not done: the map says that nothing was ever written to this part of the region, so it has to \
+                    be marked as written first";
+        return Err(Answer::error(ErrorCode::NotServing, text));
+    }
     let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
     let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
     Ok(shadow.unwrap_or(home))
+}
+
+/// True if an operation may change bytes of a region.
+fn writes_bytes(op: &NumberedOp) -> bool {
+    Action::from_body(&op.body).is_ok_and(|action| action.is_write())
 }
 
 /// Hands operations to this node's buckets.
@@ -389,6 +423,11 @@ struct Hand<'a> {
 }
 
 impl Hand<'_> {
+    /// True if the answers have as many bytes as go at once.
+    fn is_full(&self) -> bool {
+        self.answer_bytes >= self.answer_bytes_max
+    }
+
     /// Hands an operation to a bucket, if it is this node's to answer for. Its answer is noted in the batch then,
     /// now or later.
     fn submit(&mut self, routes: &Routes, cell: &Arc<Cell>, index: usize, op: &NumberedOp) -> Side {
@@ -403,7 +442,7 @@ impl Hand<'_> {
         if side != Side::Here {
             return side;
         }
-        if self.answer_bytes >= self.answer_bytes_max {
+        if self.is_full() {
             if ordered {
                 self.sides.refuse(cell.group, Refused::Busy);
             }
@@ -412,7 +451,10 @@ impl Hand<'_> {
             return Side::Here;
         }
         let mut wants_flush = false;
+        let in_flight = &host.options().in_flight;
+        state.lend(in_flight);
         let submitted = self.submit_here(&mut state, index, op, &mut wants_flush);
+        state.count_waiting(in_flight);
         drop(state);
         if wants_flush {
             self.touched.push(cell.clone());
@@ -541,6 +583,7 @@ mod tests {
             floor: 0,
             retry: false,
             forwarded: true,
+            answer_bytes_max: 0,
             ops: vec![op.clone(), op.clone()],
         };
         let pool = routes.pool(request.service, &request.pool).expect("cache");

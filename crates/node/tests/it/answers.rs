@@ -12,6 +12,8 @@ use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
+use staves_hunts::{Hunt, hunt};
+use staves_model::mutant::Mutant;
 use staves_testkit::cluster::{Parse, TestNode, config};
 use staves_testkit::resp::Reply;
 use staves_testkit::wait_until;
@@ -54,6 +56,16 @@ fn put(node: &TestNode, key: &str, bytes: usize) {
 
 /// A batch of one operation for each of five keys.
 fn batch(node: &TestNode, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Answer> {
+    batch_of_bytes(node, 0, write, op)
+}
+
+/// The same with a bound of the answers' bytes.
+fn batch_of_bytes(
+    node: &TestNode,
+    answer_bytes_max: usize,
+    write: bool,
+    op: impl Fn(Bytes) -> OwnedOp,
+) -> Vec<Answer> {
     let ops = (0..5).map(|i| {
         let op = op(format!("big-{i}").into());
         op.numbered(if write { 1 + i } else { 0 })
@@ -66,6 +78,7 @@ fn batch(node: &TestNode, write: bool, op: impl Fn(Bytes) -> OwnedOp) -> Vec<Ans
         floor: 1,
         retry: false,
         forwarded: false,
+        answer_bytes_max: answer_bytes_max as u32,
         ops: ops.collect(),
     };
     ask(node, request)
@@ -101,6 +114,34 @@ fn a_batch_is_answered_by_so_many_bytes_and_what_is_left_was_not_done() {
     assert_eq!(done(&taken), 3);
     let left = node.client().ask("EXISTS big-0 big-1 big-2 big-3 big-4");
     assert_eq!(left, Reply::Int(2));
+}
+
+/// Regression: whoever had learned that values are small asked for a thousand large ones, and got them.
+#[test]
+fn a_request_is_answered_by_as_many_bytes_as_it_allows() {
+    let node = ready();
+    (0..5).for_each(|i| put(&node, &format!("big-{i}"), BIG));
+    for (bytes_max, count) in [(1, 1), (BIG, 1), (BIG + 1, 2), (usize::MAX, 3)] {
+        let bytes_max = bytes_max.min(u32::MAX as usize);
+        let got = batch_of_bytes(&node, bytes_max, false, |key| OwnedOp::Get { key });
+        assert_eq!(got.len(), count, "answers of {bytes_max} bytes");
+        assert_eq!(done(&got), count);
+    }
+    let nothing = batch_of_bytes(&node, 1, false, |key| OwnedOp::Exists { key });
+    assert_eq!(nothing, [const { Answer::Int(1) }; 5], "of no bytes");
+    let taken = batch_of_bytes(&node, BIG + 1, true, |key| OwnedOp::GetDel { key });
+    assert_eq!((taken.len(), done(&taken)), (2, 2));
+    let left = node.client().ask("EXISTS big-0 big-1 big-2 big-3 big-4");
+    assert_eq!(left, Reply::Int(3), "the others were not begun");
+}
+
+#[test]
+fn a_node_that_answers_beyond_the_bound_is_found() {
+    hunt(&[Hunt {
+        mutant: Mutant::AnswersBeyondBound,
+        test: "answers::a_request_is_answered_by_as_many_bytes_as_it_allows",
+        shows: "answers of 1 bytes",
+    }]);
 }
 
 /// Regression: a batch of reads of a region was answered by as many bytes as it asked for.
@@ -147,6 +188,7 @@ fn reads_of_a_region_are_answered_by_so_many_bytes_as_well() {
         floor: 1,
         retry: false,
         forwarded: false,
+        answer_bytes_max: 0,
         ops: (0..400).map(|_| read(0)).collect(),
     };
     let mut answers = Vec::new();

@@ -35,6 +35,7 @@ fn incr(client: u64, number: u64, retry: bool) -> Message {
         floor: number,
         retry,
         forwarded: false,
+        answer_bytes_max: 0,
         ops: vec![op.numbered(number)],
     })
 }

@@ -1,9 +1,15 @@
 //! Regions that grow and are loaded, against real nodes.
 
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
 use staves_client::ErrorCode;
-use staves_model::{ClusterMap, GroupId, stretch_unit};
+use staves_client::turn::ServiceOp;
+use staves_model::{ClusterMap, GroupId, ServiceId, stretch_unit};
 use staves_testkit::cluster::TestCluster;
 use staves_testkit::wait_until;
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, PoolRef};
 
 use super::memory::{POOL, cluster_with_pool, code, pattern};
 
@@ -12,6 +18,52 @@ fn places(size: u64, unit: u64) -> impl Iterator<Item = u64> {
     let ends = (0..=size / unit).flat_map(move |n| [n * unit, (n * unit).saturating_sub(4096)]);
     let between = (0..size).step_by(7_777_777);
     ends.chain(between).filter(move |at| at + 4096 <= size)
+}
+
+/// Row H11: a client that does not mark a stretch before it writes there is refused, so that no load takes its bytes for none.
+#[test]
+fn h11_a_write_to_a_stretch_that_is_not_marked_is_refused() {
+    let (cluster, client) = cluster_with_pool(3, "2+1");
+    cluster.nodes[0].runtime().block_on(async {
+        let region = client.create_region(POOL, "r", stretch_unit(2)).await;
+        let region = region.expect("a region");
+        let zeroes = region.read(0, 4096).await.expect("its group opens");
+        assert!(zeroes.iter().all(|byte| *byte == 0));
+        let map = client.refresh().await.expect("a map");
+        let (pool, entry) = map.region_named("r").expect("made");
+        let place = entry.place(0, 2).expect("within");
+        let write = |bytes: bytes::Bytes| ServiceOp {
+            to: Address::Bucket(place.group, place.slot),
+            body: Action::Write { offset: 0, bytes }.into_body(&mut BytesMut::new()),
+            is_write: true,
+            answer_bytes: 0,
+        };
+        let execute = async |bytes| {
+            let deadline = Instant::now() + Duration::from_secs(2);
+            let (pool, ops) = (PoolRef::Id(pool.id), vec![write(bytes)]);
+            let answers = client.execute_for(ServiceId::MEMORY, &pool, ops, deadline);
+            answers.await.expect("it was sent").pop().expect("one")
+        };
+        let Answer::Error(code, text) = execute(pattern(1, 4096)).await else {
+            panic!("a write without a mark was done")
+        };
+        assert!(code.nothing_done() && text.contains("marked"), "{text}");
+        let got = region.read(0, 4096).await.expect("a read");
+        assert!(got == zeroes, "nothing was done");
+        region
+            .write(4096, pattern(2, 4096))
+            .await
+            .expect("it marks");
+        wait_until("the node knows", || {
+            cluster
+                .nodes
+                .iter()
+                .all(|node| node.map().revision >= client.map().revision)
+        });
+        assert_eq!(execute(pattern(3, 4096)).await, Answer::Ok);
+        let got = region.read(0, 4096).await.expect("a read");
+        assert!(got == pattern(3, 4096));
+    });
 }
 
 /// Row H2: the old bytes are read after each growth, within a group and by further ones.

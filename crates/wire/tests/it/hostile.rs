@@ -23,7 +23,14 @@ fn every_truncation_of_every_body_is_refused() {
         let step = (body.len() / 500).max(1);
         for len in (0..body.len()).step_by(step) {
             let cut = Message::decode(message.opcode(), 0, body.slice(..len));
-            let sound = matches!((&message, &cut), (Message::Group(_), Ok(Message::Group(_))));
+            let sound = match (&message, &cut) {
+                (Message::Group(_), Ok(Message::Group(_))) => true,
+                // As version 5 wrote it: without its last field.
+                (Message::Service(_), Ok(Message::Service(cut))) => {
+                    len + 4 == body.len() && cut.answer_bytes_max == 0
+                }
+                _ => false,
+            };
             assert!(
                 cut.is_err() || sound,
                 "{name} cut to {len} of {}",

@@ -469,6 +469,7 @@ fn service(rng: &mut Rng, kind: u64) -> ServiceRequest {
         retry: rng.yes(),
         forwarded: rng.yes(),
         ops,
+        answer_bytes_max: rng.u32(),
     }
 }
 

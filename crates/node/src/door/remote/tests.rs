@@ -2,6 +2,13 @@
 
 use super::*;
 
+fn answers(results: Vec<RemoteResult>) -> RemoteAnswers {
+    RemoteAnswers {
+        results,
+        left: Vec::new(),
+    }
+}
+
 fn wanted(bucket: u32) -> RemoteOp {
     RemoteOp::new(bucket, &Op::Get { key: b"k" }, None, Time(1))
 }
@@ -43,7 +50,7 @@ fn a_batch_asks_for_what_is_expected_to_fit() {
         let answered = batch
             .iter()
             .map(|((place, part), _)| back((*place, *part, 3), value.clone()));
-        remote.back(answered.collect(), |_, _, _| {});
+        remote.back(answers(answered.collect()), |_, _, _| {});
         batch.len()
     };
     assert_eq!(answers_of(8 << 20), 1, "nothing is known");
@@ -66,7 +73,7 @@ fn an_answer_to_a_write_says_nothing_of_how_large_values_are() {
         assert!(remote.has_room() && remote.expects_little());
         remote.push(place, 0, set);
         assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
-        remote.back(vec![back((place, 0, 3), Answer::Ok)], |_, _, _| {});
+        remote.back(answers(vec![back((place, 0, 3), Answer::Ok)]), |_, _, _| {});
     }
     (8..16).for_each(|place| remote.push(place, 0, wanted(3)));
     assert!(!remote.has_room() && !remote.expects_little());
@@ -80,9 +87,37 @@ fn a_refusal_says_nothing_of_how_large_the_answers_will_be() {
     let busy = Answer::error(ErrorCode::Busy, "later");
     for place in 0..8 {
         remote.push(place, 0, wanted(3));
-        remote.back(vec![back((place, 0, 3), busy.clone())], |_, _, _| {});
+        remote.back(
+            answers(vec![back((place, 0, 3), busy.clone())]),
+            |_, _, _| {},
+        );
     }
     assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
+}
+
+/// Operations beyond the bytes that a batch asked for go before those that came behind them, which wait for their bucket all the while.
+#[test]
+fn what_was_not_begun_sets_out_again_in_its_place() {
+    let mut remote = RemoteOps {
+        expected_bytes: ANSWER_BYTES_MIN,
+        ..RemoteOps::default()
+    };
+    (0..3).for_each(|place| remote.push(place, 0, wanted(3)));
+    let mut batch = remote.next_batch(&BTreeSet::new());
+    let left = batch.split_off(1);
+    remote.push(3, 0, wanted(3));
+    let value = Answer::Value(vec![0; BATCH_BYTES_MAX].into());
+    let results = vec![back((0, 0, 3), value)];
+    let mut settled = Vec::new();
+    let outcome = RemoteAnswers { results, left };
+    remote.back(outcome, |place, _, _| settled.push(place));
+    assert_eq!(settled, [0]);
+    assert!(remote.holds(3) && !remote.has_room());
+    for place in 1..4 {
+        let batch = remote.next_batch(&BTreeSet::new());
+        let places: Vec<_> = batch.into_iter().map(|(place, _)| place).collect();
+        assert_eq!(places, [(place, 0)]);
+    }
 }
 
 #[test]
@@ -97,7 +132,7 @@ fn a_bucket_is_held_until_its_last_operation_is_back() {
     let mut settled = Vec::new();
     let mut come = |remote: &mut RemoteOps, places: &[ReplyPlace]| {
         let batch = places.iter().map(|place| back(*place, Answer::Nil));
-        remote.back(batch.collect(), |place, part, _| {
+        remote.back(answers(batch.collect()), |place, part, _| {
             settled.push((place, part));
         });
     };

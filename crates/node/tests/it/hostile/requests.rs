@@ -77,6 +77,7 @@ pub fn cache(served: &Served) -> Vec<Message> {
                 floor: u64::MAX,
                 retry: number.is_multiple_of(2),
                 forwarded: number > 1,
+                answer_bytes_max: number as u32,
                 ops: ops.iter().map(op).collect(),
             }));
         }
@@ -153,6 +154,7 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
             floor: u64::MAX,
             retry: false,
             forwarded,
+            answer_bytes_max: 0,
             ops: ops.to_vec(),
         })
     };
