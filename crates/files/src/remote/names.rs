@@ -21,11 +21,13 @@ use super::{Remote, STAT_TTL};
 use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
+use crate::outage::{ANSWER_AGE_MAX, Outage};
+use crate::stat_cache::{ListRecord, StatCache};
 
-/// The lifetime of an answer while the server gives none: it may take so long to restart.
-const AWAY_TTL: Duration = Duration::from_secs(300);
-/// The longest wait for an answer about a name of which there is an earlier one.
+/// The longest wait for an answer of which there is an earlier one.
 const AWAY_WAIT: Duration = Duration::from_secs(6);
+/// The least pause between two questions for a sign of life alone: some servers take money for each.
+const PROBE_PAUSE: Duration = Duration::from_secs(30);
 /// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
 const REMEMBERED_MAX: usize = 1 << 16;
 /// Folders of WebDAV servers whose names are remembered.
@@ -42,6 +44,8 @@ pub struct Names {
     known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
     /// The time of the last question about a name that had no answer; `None` once one has.
     unanswered: Mutex<Option<Instant>>,
+    /// The lists that were shown, for outages.
+    shown: StatCache,
     lists: Mutex<Option<(Instant, Lists)>>,
     dav: Mutex<HashMap<String, (Instant, Arc<Listed>)>>,
     place: Place,
@@ -98,6 +102,7 @@ impl Names {
         Names {
             known: Mutex::default(),
             unanswered: Mutex::default(),
+            shown: StatCache::default(),
             lists: Mutex::default(),
             dav: Mutex::default(),
             place,
@@ -127,10 +132,17 @@ impl Names {
     }
 
     /// The last answer for a name, if there was such a name, for when there is no newer one.
-    fn last_known(&self, path: &str) -> Option<Stat> {
+    fn last_known(&self, path: &str) -> Option<(Instant, Stat)> {
         let known = self.known.lock();
         let (since, stat) = known.get(path)?;
-        stat.clone().filter(|_| since.elapsed() < AWAY_TTL)
+        Some((*since, stat.clone()?))
+    }
+
+    /// A name to ask for when only a sign of life is wanted.
+    fn any(&self) -> String {
+        let known = self.known.lock();
+        let file = known.iter().find(|(_, (_, stat))| stat.is_some());
+        file.map_or_else(|| MANIFEST.to_owned(), |(name, _)| name.clone())
     }
 
     /// True if the server did not answer just now. One caller at a time is sent to ask again.
@@ -149,7 +161,7 @@ impl Names {
     fn remember(&self, path: &str, stat: Option<Stat>) {
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, (since, _)| since.elapsed() < AWAY_TTL);
+            known.retain(|_, (since, _)| since.elapsed() < ANSWER_AGE_MAX);
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
@@ -169,55 +181,112 @@ impl Remote {
             return known.ok_or_else(|| self.error(&path, Failure::NotFound));
         }
         let last = self.names.last_known(&path);
-        if let Some(last) = last.clone().filter(|_| self.names.is_away()) {
+        let admitted = |outage: &Outage| {
+            let (_, stat) = last.as_ref().filter(|(at, _)| outage.admits(*at))?;
+            Some(stat.clone())
+        };
+        if let Some(last) = self.outage().as_ref().and_then(admitted)
+            && self.names.is_away()
+        {
             return Ok(last);
         }
-        let (me, asked) = (self.clone(), path.clone());
+        let (me, name) = (self.clone(), path.clone());
         let work = async move {
             let stat = match me.is_web() {
-                true => me.stat_on_web(&asked).await?,
-                false => me.stat_in_bucket(&asked).await?,
+                true => me.stat_on_web(&name).await?,
+                false => me.stat_in_bucket(&name).await?,
             };
-            me.names.remember(&asked, stat.clone());
+            me.names.remember(&name, stat.clone());
             stat.ok_or(Failure::NotFound)
         };
+        let asked = Instant::now();
         let within = last.as_ref().map_or(TOTAL * 2, |_| AWAY_WAIT);
         let answer = driver::block(work, within).unwrap_or_else(|why| Err(Failure::Other(why)));
-        let is_answered = answer.as_ref().err().is_none_or(Failure::is_clear);
-        *self.names.unanswered.lock() = (!is_answered).then(Instant::now);
-        match (answer, last) {
-            (Err(_), Some(last)) if !is_answered => Ok(last),
-            (answer, _) => answer.map_err(|failure| self.error(&path, failure)),
+        match self.judge(asked, &answer).as_ref().and_then(admitted) {
+            Some(last) => Ok(last),
+            None => answer.map_err(|failure| self.error(&path, failure)),
         }
     }
 
-    /// See [`crate::Source::list`].
+    /// The server's outage, if that is why there is no clear answer to a question.
+    pub(super) fn judge<T>(&self, asked: Instant, answer: &Result<T, Failure>) -> Option<Outage> {
+        let failure = answer.as_ref().err().filter(|failure| !failure.is_clear());
+        *self.names.unanswered.lock() = failure.map(|_| Instant::now());
+        match failure {
+            Some(failure) => {
+                let why = self.error("", failure.clone()).to_string();
+                Some(self.availability.unanswered(asked, why))
+            }
+            None => {
+                self.availability.answered();
+                None
+            }
+        }
+    }
+
+    /// See [`crate::Source::probe`].
+    pub async fn probe(self: &Arc<Self>, idle: Duration) {
+        let idle = idle.max(PROBE_PAUSE);
+        if self.outage().is_none() && self.availability.answered_within(idle) {
+            return;
+        }
+        let (me, name, asked) = (self.clone(), self.names.any(), Instant::now());
+        let answer = driver::run(async move { me.ask_name(&name).await }).await;
+        self.judge(
+            asked,
+            &answer.unwrap_or_else(|why| Err(Failure::Other(why))),
+        );
+    }
+
+    /// See [`crate::Source::list`]. During an outage, the last list.
     pub fn list(
         self: &Arc<Self>,
         path: &[u8],
         names_max: usize,
-    ) -> Result<impl Iterator<Item = (String, Stat)>, SourceError> {
+    ) -> Result<impl Iterator<Item = (String, Stat)> + use<>, SourceError> {
         let path = self.plain(path)?;
-        let (me, asked) = (self.clone(), path.clone());
         let most = names_max.min(NAMES_MAX);
-        let names = self.blocking(&path, async move { me.names_in(&asked, most).await })?;
+        let last = |outage: &Outage| {
+            let names = self.names.shown.list(path.as_bytes(), outage)?;
+            let fits = names.len() <= most;
+            fits.then(|| of_cache(&names))
+        };
+        let known = self.outage().as_ref().and_then(last);
+        if let Some(known) = known.filter(|_| self.names.is_away()) {
+            return Ok(known.into_iter());
+        }
+        let asked = Instant::now();
+        let shortly = self.names.shown.has_list(path.as_bytes());
+        let within = if shortly { AWAY_WAIT } else { TOTAL * 2 };
+        let (me, folder) = (self.clone(), path.clone());
+        let work = async move { me.names_in(&folder, most).await };
+        let answer = driver::block(work, within).unwrap_or_else(|why| Err(Failure::Other(why)));
+        if let Some(known) = self.judge(asked, &answer).as_ref().and_then(last) {
+            return Ok(known.into_iter());
+        }
+        let names = answer.map_err(|failure| self.error(&path, failure))?;
         // There are no empty folders in buckets and manifests; WebDAV has them.
         if names.is_empty() && self.stat(path.as_bytes())?.kind != Kind::Folder {
             return Err(self.error(&path, Failure::NotFound));
         }
+        let mut record = ListRecord::default();
+        for (name, stat) in &names {
+            record.add(name.as_bytes(), stat);
+        }
+        self.names.shown.insert_list(path.as_bytes(), record);
         Ok(names.into_iter())
     }
 
     /// Checks that there is anything at the address.
     pub async fn check(self: &Arc<Self>) -> Result<(), SourceError> {
-        let me = self.clone();
+        let (me, asked) = (self.clone(), Instant::now());
         let seen = driver::run(async move { me.is_empty().await }).await;
-        let (url, place) = (self.url(""), self.place().to_owned());
+        let seen = seen.unwrap_or_else(|why| Err(Failure::Other(why)));
+        self.judge(asked, &seen);
         match seen {
-            Ok(Ok(true) | Err(Failure::NotFound)) => Err(self.nothing()),
-            Ok(Ok(false)) => Ok(()),
-            Ok(Err(failure)) => Err(self.error_at(url, "", failure)),
-            Err(reason) => Err(SourceError::Unreachable { place, reason }),
+            Ok(true) | Err(Failure::NotFound) => Err(self.nothing()),
+            Ok(false) => Ok(()),
+            Err(failure) => Err(self.error("", failure)),
         }
     }
 
@@ -237,17 +306,6 @@ impl Remote {
         SourceError::Absent {
             place: self.place().to_owned(),
             reason,
-        }
-    }
-
-    fn blocking<T: Send + 'static>(
-        &self,
-        path: &str,
-        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-    ) -> Result<T, SourceError> {
-        match driver::block(work, TOTAL * 2) {
-            Ok(done) => done.map_err(|failure| self.error(path, failure)),
-            Err(reason) => Err(self.error(path, Failure::Other(reason))),
         }
     }
 
@@ -547,6 +605,14 @@ impl Remote {
         dav.insert(folder.to_owned(), (Instant::now(), listed.clone()));
         Ok(listed)
     }
+}
+
+fn of_cache(names: &BTreeMap<Vec<u8>, Stat>) -> BTreeMap<String, Stat> {
+    let text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+    names
+        .iter()
+        .map(|(name, stat)| (text(name), stat.clone()))
+        .collect()
 }
 
 fn too_many(names_max: usize) -> Failure {

@@ -442,6 +442,11 @@ fn d11_names_are_known_while_their_server_hangs() {
     let server = Server::start(headers, Box::new(|_, _, _| ()));
     let source = server.source();
     let before = source.stat(b"f").unwrap();
+    let listed = |names: Vec<(Vec<u8>, staves_files::Stat)>| -> Vec<Vec<u8>> {
+        names.into_iter().map(|(name, _)| name).collect()
+    };
+    let names = listed(source.list(b"").unwrap());
+    assert_eq!(source.outage(), None);
     is_away.store(true, Ordering::SeqCst);
     // Longer than an answer is believed without a question.
     std::thread::sleep(Duration::from_millis(5100));
@@ -450,6 +455,13 @@ fn d11_names_are_known_while_their_server_hangs() {
         assert_eq!(source.stat(b"f").as_ref(), Ok(&before));
         assert!(began.elapsed() < BOUND);
     }
+    // Regression: no folder could be listed, and nothing said that the server was away.
+    assert_eq!(source.list(b"").map(listed), Ok(names));
+    let outage = source.outage().expect("it is away");
+    assert!(
+        outage.was_reached && outage.since.elapsed() < BOUND,
+        "{outage:?}"
+    );
     let unknown = source.stat(b"sub/g");
     assert!(
         matches!(unknown, Err(SourceError::Unreachable { .. })),
@@ -463,6 +475,7 @@ fn d11_names_are_known_while_their_server_hangs() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(source.stat(b"f").is_ok());
+    assert_eq!(source.outage(), None);
 }
 
 /// Regression: a manifest on a file server that was gone held the one thread that asks all servers. A pipe that nobody writes to
