@@ -138,14 +138,7 @@ impl Names {
         Some((*since, stat.clone()?))
     }
 
-    /// A name to ask for when only a sign of life is wanted.
-    fn any(&self) -> String {
-        let known = self.known.lock();
-        let file = known.iter().find(|(_, (_, stat))| stat.is_some());
-        file.map_or_else(|| MANIFEST.to_owned(), |(name, _)| name.clone())
-    }
-
-    /// True if the server did not answer just now. One caller at a time is sent to ask again.
+    /// True if the server was asked just now. One caller at a time is to have it asked again.
     fn is_away(&self) -> bool {
         let mut unanswered = self.unanswered.lock();
         match unanswered.as_mut() {
@@ -185,10 +178,14 @@ impl Remote {
             let (_, stat) = last.as_ref().filter(|(at, _)| outage.admits(*at))?;
             Some(stat.clone())
         };
-        if let Some(last) = self.outage().as_ref().and_then(admitted)
-            && self.names.is_away()
-        {
-            return Ok(last);
+        if let Some(outage) = self.outage_asked_again() {
+            match admitted(&outage) {
+                Some(last) => return Ok(last),
+                None if outage.since.elapsed() >= AWAY_WAIT => {
+                    return Err(self.away(&path, &outage));
+                }
+                None => {}
+            }
         }
         let (me, name) = (self.clone(), path.clone());
         let work = async move {
@@ -230,12 +227,40 @@ impl Remote {
         if self.outage().is_none() && self.availability.answered_within(idle) {
             return;
         }
-        let (me, name, asked) = (self.clone(), self.names.any(), Instant::now());
-        let answer = driver::run(async move { me.ask_name(&name).await }).await;
-        self.judge(
-            asked,
-            &answer.unwrap_or_else(|why| Err(Failure::Other(why))),
-        );
+        let (me, asked) = (self.clone(), Instant::now());
+        let answer = driver::run(async move { me.sign_of_life().await }).await;
+        let answer = answer.unwrap_or_else(|why| Err(Failure::Other(why)));
+        self.judge(asked, &answer);
+    }
+
+    /// Asks for a name that need not be there: that one file cannot be had is no outage.
+    async fn sign_of_life(&self) -> Result<(), Failure> {
+        self.ask_name(MANIFEST).await.map(drop)
+    }
+
+    /// The present outage. The server is asked again behind the caller, who need not wait for what is known to be away.
+    fn outage_asked_again(self: &Arc<Self>) -> Option<Outage> {
+        let outage = self.outage()?;
+        if !self.names.is_away() {
+            let (me, asked) = (self.clone(), Instant::now());
+            let asked_again = driver::spawn(async move {
+                let answer = me.sign_of_life().await;
+                me.judge(asked, &answer);
+            });
+            if let Err(why) = asked_again {
+                tracing::debug!(%why, "a server that is away is not asked again");
+            }
+        }
+        Some(outage)
+    }
+
+    fn away(&self, path: &str, outage: &Outage) -> SourceError {
+        let secs = outage.since.elapsed().as_secs();
+        let reason = format!("the server has not answered for {secs} s: {}", outage.why);
+        SourceError::Unreachable {
+            place: self.url(path),
+            reason,
+        }
     }
 
     /// See [`crate::Source::list`]. During an outage, the last list.
@@ -251,9 +276,14 @@ impl Remote {
             let fits = names.len() <= most;
             fits.then(|| of_cache(&names))
         };
-        let known = self.outage().as_ref().and_then(last);
-        if let Some(known) = known.filter(|_| self.names.is_away()) {
-            return Ok(known.into_iter());
+        if let Some(outage) = self.outage_asked_again() {
+            match last(&outage) {
+                Some(known) => return Ok(known.into_iter()),
+                None if outage.since.elapsed() >= AWAY_WAIT => {
+                    return Err(self.away(&path, &outage));
+                }
+                None => {}
+            }
         }
         let asked = Instant::now();
         let shortly = self.names.shown.has_list(path.as_bytes());
