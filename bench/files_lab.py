@@ -205,6 +205,16 @@ class Lab:
         nodes = [node for node in self.stations[0].json("status")["nodes"] if node["up"] and node["facts"]]
         return {node["name"]: pool["used_bytes"] for node in nodes for pool in node["facts"]["pools"] if pool["pool"] == "files"}
 
+    def processor_seconds(self):
+        """Of each node that runs: the processor time that it has taken, user and system."""
+        seconds, tick = {}, os.sysconf("SC_CLK_TCK")
+        for station in self.stations:
+            if station.node and station.node.poll() is None:
+                with open(f"/proc/{station.node.pid}/stat") as text:
+                    fields = text.read().rsplit(")", 1)[1].split()
+                seconds[station.number] = (int(fields[11]) + int(fields[12])) / tick
+        return seconds
+
     def resident(self):
         """Of all nodes and mounts: bytes of memory."""
         rows = []

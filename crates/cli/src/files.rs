@@ -238,11 +238,15 @@ fn newest(session: &Cluster) -> Arc<ClusterMap> {
 
 /// A dataset by name, as the map has it. Its source is not waited for beyond the deadline.
 fn open(session: &Cluster, name: &str) -> anyhow::Result<Dataset> {
+    open_by(session, name, session.until)
+}
+
+fn open_by(session: &Cluster, name: &str, until: Instant) -> anyhow::Result<Dataset> {
     let map = newest(session);
     let pool = known(&map, name)?;
     let (_, dataset) = map.dataset(name).expect("its pool is known");
     let data = session.client.dataset(&pool.name, name, &dataset.source);
-    let data = async { timeout_at(session.until.into(), data).await };
+    let data = async { timeout_at(until.into(), data).await };
     match session.runtime.block_on(data) {
         Ok(data) => data.map_err(failed),
         Err(_) => Err(late(session, &dataset.source)),

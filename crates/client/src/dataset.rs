@@ -1,7 +1,7 @@
 //! Datasets: files that are read from the memory of all nodes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -11,7 +11,7 @@ use staves_model::{Change, ClusterMap, Holdings, NodeId, PoolId};
 use staves_net::NetError;
 use staves_store::blocks;
 use staves_wire::files::{
-    FILE_BYTES_MAX, FileBytes, FileFetch, FileId, FilePut, FileRead, FileUse,
+    FILE_BYTES_MAX, FileAway, FileBytes, FileFetch, FileId, FilePut, FileRead, FileUse,
 };
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::Semaphore;
@@ -34,6 +34,8 @@ const GIVEN_BYTES_MAX: usize = 8 << 20;
 const GIFT_BYTES_MIN: usize = 16 << 10;
 /// The pause between two reports of a mount that it uses its dataset.
 const TELL: Duration = Duration::from_secs(5);
+/// The most characters of the reason that a source is away.
+const WHY_CHARS_MAX: usize = 120;
 /// Bytes of a part: what is given to a home is cut at them.
 const PART_BYTES: u64 = blocks::PART_BYTES as u64;
 /// The pool of a dataset whose pool is not known yet: no pool has this id.
@@ -64,10 +66,19 @@ struct Inner {
     /// Room for what is given to homes.
     gifts: Arc<Semaphore>,
     figures: Figures,
-    /// By whom it is used, and when that was told last.
-    used: Mutex<Option<(String, Option<Instant>)>>,
+    used: Mutex<Option<Use>>,
+    /// True while the source is asked for a sign of life.
+    probed: AtomicBool,
     /// The last logged reason for which no pool has it.
     unpooled: Mutex<String>,
+}
+
+/// The use of a dataset by a mount.
+struct Use {
+    /// The mount, for people.
+    by: String,
+    /// The last report, and whether the source was away then.
+    told: Option<(Instant, bool)>,
 }
 
 /// The origins of bytes.
@@ -170,9 +181,23 @@ impl Client {
                 gifts: Arc::new(Semaphore::new(GIVEN_BYTES_MAX)),
                 figures: Figures::default(),
                 used: Mutex::default(),
+                probed: AtomicBool::new(false),
                 unpooled: Mutex::default(),
             }),
         }
+    }
+}
+
+impl Use {
+    /// True if it is time for a report: now and then, and at once when the source goes away or comes back.
+    fn is_due(&mut self, is_away: bool) -> bool {
+        let told = self
+            .told
+            .filter(|(at, was_away)| at.elapsed() < TELL && *was_away == is_away);
+        if told.is_none() {
+            self.told = Some((Instant::now(), is_away));
+        }
+        told.is_none()
     }
 }
 
@@ -229,11 +254,11 @@ impl Dataset {
     }
 
     /// The same for whoever makes something smaller of them: each is added to `into` as it comes. Blocks the thread.
-    pub fn gather<T: Send + 'static>(
+    pub fn gather<T: Clone + Send + 'static>(
         &self,
         path: &[u8],
         into: T,
-        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + Sync + 'static,
     ) -> Result<T, SourceError> {
         self.inner.source.gather(path, into, add)
     }
@@ -375,22 +400,44 @@ impl Dataset {
     /// Lets the cluster know from now on, with each [`Dataset::refresh`], who uses the dataset: a machine and a folder, for
     /// people who want to drop it.
     pub fn used_by(&self, whom: impl Into<String>) {
-        *self.inner.used.lock() = Some((whom.into(), None));
+        let by = whom.into();
+        *self.inner.used.lock() = Some(Use { by, told: None });
     }
 
     async fn tell_use(&self) {
-        let by = match self.inner.used.lock().as_mut() {
-            Some((by, told)) if told.is_none_or(|told| told.elapsed() >= TELL) => {
-                *told = Some(Instant::now());
-                by.clone()
-            }
-            _ => return,
+        let outage = self.inner.source.outage();
+        let by = {
+            let mut used = self.inner.used.lock();
+            let used = used.as_mut();
+            used.and_then(|used| used.is_due(outage.is_some()).then(|| used.by.clone()))
         };
+        let Some(by) = by else { return };
+        self.probe_source();
         let dataset = self.inner.name.clone();
-        let told = Message::FileUse(FileUse { dataset, by });
+        let told = match outage {
+            None => Message::FileUse(FileUse { dataset, by }),
+            Some(outage) => Message::FileAway(FileAway {
+                dataset,
+                by,
+                for_ms: outage.since.elapsed().as_millis() as u64,
+                why: outage.why.chars().take(WHY_CHARS_MAX).collect(),
+            }),
+        };
         if let Err(error) = self.inner.client.ask_any(&told).await {
             tracing::debug!(%error, "nobody heard that the dataset is in use");
         }
+    }
+
+    /// Asks the source for a sign of life, if nobody does just now. Waits for nothing.
+    fn probe_source(&self) {
+        if self.inner.probed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let inner = self.inner.clone();
+        tokio::spawn(async move {
+            inner.source.probe(TELL).await;
+            inner.probed.store(false, Ordering::Relaxed);
+        });
     }
 
     /// The nodes on this machine.

@@ -26,6 +26,20 @@ pub struct AgainFacts {
     pub done_bytes: u64,
 }
 
+/// A source that gives a node, or a mount, no answer.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct AwayFacts {
+    /// The dataset's name.
+    pub dataset: String,
+    /// The mount, as in [`UseFacts`]; empty for the node itself.
+    pub by: String,
+    /// The length of the outage until now, in milliseconds.
+    pub for_ms: u64,
+    /// The source's last error.
+    pub why: String,
+}
+
 /// A mount that uses a dataset.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]

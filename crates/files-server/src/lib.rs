@@ -11,6 +11,7 @@
 //! - `neighbour.rs`: remembers the blocks of another node. `recovery.rs`: has them fetched again when that
 //!   node is gone, by way of `names.rs` and, at the home, `lost.rs`.
 //! - `pins.rs`: keeps pinned files, with the help of others (`helpers.rs`). `scrub.rs`: finds damaged blocks.
+//! - `away.rs`: says which sources give no answer. `uses.rs`: what mounts report.
 //! - `room.rs`: bounds the memory of requests. `refused.rs`: remembers refusals of servers.
 //! - `door.rs`: gives the memory itself to mounts on this machine.
 //!
@@ -19,6 +20,7 @@
 //! program, so that the process has `--memory` and a tenth at most.
 
 mod asked;
+mod away;
 mod door;
 mod facts;
 mod fetch;
@@ -53,7 +55,9 @@ use staves_wire::{ErrorCode, ErrorPacket};
 use tokio::runtime::RuntimeFlavor;
 
 pub use self::asked::check_range;
-pub use self::facts::{AgainFacts, LackFacts, UseFacts};
+pub use staves_files::{ANSWER_AGE_MAX, OUTAGE_MAX};
+
+pub use self::facts::{AgainFacts, AwayFacts, LackFacts, UseFacts};
 pub use self::pool::FilesPool;
 use self::pool::{bucket_of, file_of};
 use self::readahead::BlockReadahead;
@@ -116,6 +120,7 @@ impl Files {
     pub fn drivers(files: Arc<Files>, directory: Directory) -> Vec<tokio::task::JoinHandle<()>> {
         vec![
             tokio::spawn(door::run(files.clone())),
+            tokio::spawn(away::run(files.clone())),
             tokio::spawn(readahead::run(files.clone())),
             tokio::spawn(scrub::run(files.clone())),
             tokio::spawn(pins::run(files.clone())),

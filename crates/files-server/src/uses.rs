@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::facts::UseFacts;
+use crate::facts::{AwayFacts, UseFacts};
 
 /// A mount that has been silent for so long is gone; they speak every few seconds.
 const SILENT_MAX: Duration = Duration::from_secs(20);
@@ -16,27 +16,59 @@ const TEXT_BYTES_MAX: usize = 512;
 
 /// The mounts that reported recently.
 #[derive(Default)]
-pub struct Uses(Mutex<BTreeMap<UseFacts, Instant>>);
+pub struct Uses(Mutex<BTreeMap<UseFacts, LastUse>>);
+
+/// The last report of a mount.
+struct LastUse {
+    at: Instant,
+    /// The length of the source's outage then, and its last error.
+    away: Option<(Duration, String)>,
+}
 
 impl Uses {
-    /// A mount reports its use of a dataset.
-    pub fn told(&self, dataset: String, by: String) {
-        if dataset.len() > TEXT_BYTES_MAX || by.len() > TEXT_BYTES_MAX {
+    /// A mount reports its use of a dataset, and the outage of its source, if there is one: its length until now and the last error.
+    pub fn told(&self, dataset: String, by: String, away: Option<(Duration, String)>) {
+        let texts = [&dataset, &by]
+            .into_iter()
+            .chain(away.iter().map(|(_, why)| why));
+        if texts.into_iter().any(|text| text.len() > TEXT_BYTES_MAX) {
             return;
         }
         let mut all = self.0.lock();
-        all.retain(|_, told| told.elapsed() < SILENT_MAX);
+        all.retain(|_, last| last.at.elapsed() < SILENT_MAX);
         let one = UseFacts { dataset, by };
         if all.len() < USES_MAX || all.contains_key(&one) {
-            all.insert(one, Instant::now());
+            let at = Instant::now();
+            all.insert(one, LastUse { at, away });
         }
     }
 
     /// The mounts that reported lately.
     pub fn list(&self) -> Vec<UseFacts> {
         let all = self.0.lock();
-        let lately = all.iter().filter(|(_, told)| told.elapsed() < SILENT_MAX);
+        let lately = all
+            .iter()
+            .filter(|(_, last)| last.at.elapsed() < SILENT_MAX);
         lately.map(|(one, _)| one.clone()).collect()
+    }
+
+    /// The mounts that reported lately that a source is away.
+    pub fn away(&self) -> Vec<AwayFacts> {
+        let all = self.0.lock();
+        let lately = all
+            .iter()
+            .filter(|(_, last)| last.at.elapsed() < SILENT_MAX);
+        let away = lately.filter_map(|(one, last)| {
+            let (length, why) = last.away.as_ref()?;
+            let length = length.saturating_add(last.at.elapsed());
+            Some(AwayFacts {
+                dataset: one.dataset.clone(),
+                by: one.by.clone(),
+                for_ms: u64::try_from(length.as_millis()).unwrap_or(u64::MAX),
+                why: why.clone(),
+            })
+        });
+        away.collect()
     }
 }
 
@@ -48,14 +80,29 @@ mod tests {
     fn who_uses_a_dataset_is_told_once_and_they_are_bounded() {
         let uses = Uses::default();
         for _ in 0..3 {
-            uses.told("genomes".into(), "lab1:/mnt".into());
+            uses.told("genomes".into(), "lab1:/mnt".into(), None);
         }
-        uses.told("x".repeat(5000), "y".into());
+        uses.told("x".repeat(5000), "y".into(), None);
         let (dataset, by) = ("genomes".to_owned(), "lab1:/mnt".to_owned());
         assert_eq!(uses.list(), [UseFacts { dataset, by }]);
         for i in 0..1000 {
-            uses.told("genomes".into(), format!("lab{i}:/mnt"));
+            uses.told("genomes".into(), format!("lab{i}:/mnt"), None);
         }
         assert_eq!(uses.list().len(), USES_MAX);
+    }
+
+    #[test]
+    fn a_mount_says_that_a_source_is_away_and_that_it_is_back() {
+        let uses = Uses::default();
+        let told = |away| uses.told("genomes".into(), "lab1:/mnt".into(), away);
+        told(Some((Duration::from_secs(7), "it hangs".into())));
+        let away = uses.away();
+        assert_eq!(away.len(), 1, "{away:?}");
+        assert!(away[0].for_ms >= 7000 && away[0].why == "it hangs");
+        assert_eq!(uses.list().len(), 1, "it is in use as well");
+        told(Some((Duration::MAX, "since ever".into())));
+        assert_eq!(uses.away()[0].for_ms, u64::MAX);
+        told(None);
+        assert_eq!(uses.away(), []);
     }
 }

@@ -32,6 +32,12 @@ pub fn within<T>(make: impl FnOnce() -> T) -> Result<T, String> {
     Ok(make())
 }
 
+/// Runs a task there that nobody waits for.
+pub fn spawn(work: impl Future<Output = ()> + Send + 'static) -> Result<(), String> {
+    runtime()?.spawn(work);
+    Ok(())
+}
+
 /// Runs a task there. It ends when its caller is gone.
 pub async fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,

@@ -2,16 +2,19 @@
 //!
 //! A file server that is gone may hold every thread that asks it, for ever; callers wait a bounded time.
 //! `folder/local.rs` makes the calls to the file system, on the threads of `folder/workers.rs`. `folder/in_flight.rs`
-//! records the calls that hold a thread now, `folder/stat_cache.rs` the folder's earlier answers.
+//! records the calls that hold a thread now.
+//!
+//! **Outages.** The folder is away while it answers nothing at all, or fails for its own root as it does for a name. Names are answered
+//! from `stat_cache.rs` meanwhile. One name that takes long, or fails, is an error: it may have changed.
 
 mod in_flight;
 mod lease;
 mod local;
-mod stat_cache;
 mod witness;
 mod workers;
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -19,9 +22,10 @@ use rustix::io::Errno;
 
 use self::in_flight::{InFlight, Operation};
 use self::local::LocalFolder;
-use self::stat_cache::StatCache;
 pub(crate) use self::workers::Workers;
 use crate::entry::{Keep, Reader, Seek, SourceError, Stat};
+use crate::outage::{Availability, Outage};
+use crate::stat_cache::{ListRecord, StatCache};
 use crate::version::FileVersion;
 
 /// Names of one folder, at most.
@@ -34,6 +38,7 @@ pub struct Folder {
     workers: Workers,
     stats: StatCache,
     in_flight: InFlight,
+    availability: Availability,
 }
 
 impl Folder {
@@ -50,6 +55,7 @@ impl Folder {
             workers: Workers::new(place, look),
             stats: StatCache::default(),
             in_flight: InFlight::default(),
+            availability: Availability::default(),
         }
     }
 
@@ -60,16 +66,33 @@ impl Folder {
 
     /// Checks that the folder is there.
     pub async fn check(&self) -> Result<(), SourceError> {
-        let local = self.local.clone();
-        self.workers.run(0, move |_| local.check()).await
+        let (local, asked) = (self.local.clone(), Instant::now());
+        let checked = self.workers.run(0, move |_| local.probe()).await;
+        match &checked {
+            Err(SourceError::Unreachable { .. }) => drop(self.unanswered(asked, &checked)),
+            _ => self.availability.answered(),
+        }
+        checked
     }
 
-    /// See [`crate::Source::stat`]. While the folder is silent, its last cached answer.
+    /// See [`crate::Source::outage`].
+    pub fn outage(&self) -> Option<Outage> {
+        self.availability.outage()
+    }
+
+    /// See [`crate::Source::probe`].
+    pub async fn probe(&self, idle: Duration) {
+        if self.outage().is_some() || !self.availability.answered_within(idle) {
+            let _ = self.check().await;
+        }
+    }
+
+    /// See [`crate::Source::stat`]. During an outage, the last answer.
     pub fn stat(&self, path: &[u8]) -> Result<Stat, SourceError> {
         self.stat_with(path, LocalFolder::stat)
     }
 
-    /// See [`crate::Source::stat_to_open`]. While the folder is silent, its last cached answer.
+    /// See [`crate::Source::stat_to_open`]. During an outage, the last answer.
     pub fn stat_to_open(&self, path: &[u8]) -> Result<Stat, SourceError> {
         self.stat_with(path, LocalFolder::stat_to_open)
     }
@@ -79,35 +102,59 @@ impl Folder {
         path: &[u8],
         stat: fn(&LocalFolder, &[u8]) -> Result<Stat, SourceError>,
     ) -> Result<Stat, SourceError> {
-        let (local, in_flight, asked) =
+        let (local, in_flight, name) =
             (self.local.clone(), self.in_flight.clone(), path.to_owned());
+        let asked = Instant::now();
         let refused = self.in_flight.refuse(self.place(), Operation::Stat, path);
-        let said = refused.and_then(|()| {
+        let answer = refused.and_then(|()| {
             self.workers.call(move |_| {
-                let _at = in_flight.enter(Operation::Stat, &asked);
-                stat(&local, &asked)
+                let _at = in_flight.enter(Operation::Stat, &name);
+                stat(&local, &name)
             })
         });
-        self.believe(path, said, self.workers.is_silent())
+        let outage = self.judge(asked, &answer);
+        self.remembered(path, answer, outage.as_ref())
     }
 
-    /// The answer about a path or, of a folder that is silent, its last cached answer.
-    fn believe(
+    /// The folder's outage, if that is why there is no answer to a question.
+    fn judge<T>(&self, asked: Instant, answer: &Result<T, SourceError>) -> Option<Outage> {
+        if !matches!(answer, Err(SourceError::Unreachable { .. })) {
+            self.availability.answered();
+            return None;
+        }
+        if !self.workers.is_silent() {
+            let local = self.local.clone();
+            // A call that is late says nothing of the folder, nor does one fault of a disk.
+            let root = self.workers.call(move |_| local.probe());
+            if !matches!(root, Err(SourceError::Unreachable { .. })) {
+                return None;
+            }
+        }
+        Some(self.unanswered(asked, answer))
+    }
+
+    fn unanswered<T>(&self, asked: Instant, answer: &Result<T, SourceError>) -> Outage {
+        let since = self.workers.silent_since().unwrap_or(asked);
+        let why = answer.as_ref().err().map(ToString::to_string);
+        self.availability.unanswered(since, why.unwrap_or_default())
+    }
+
+    /// The answer about a path or, in an outage, the last one.
+    fn remembered(
         &self,
         path: &[u8],
-        said: Result<Stat, SourceError>,
-        is_silent: bool,
+        answer: Result<Stat, SourceError>,
+        outage: Option<&Outage>,
     ) -> Result<Stat, SourceError> {
-        match &said {
-            Ok(stat) => self.stats.insert(path, Some(stat)),
-            // One name that takes long, while others are answered, is no silence: it may have changed.
-            Err(SourceError::Unreachable { .. }) if is_silent => {
-                return self.stats.get(path).ok_or(()).or(said);
+        match (&answer, outage) {
+            (Ok(stat), _) => self.stats.insert(path, Some(stat)),
+            (Err(SourceError::Unreachable { .. }), Some(outage)) => {
+                return self.stats.get(path, outage).ok_or(()).or(answer);
             }
-            Err(SourceError::Unreachable { .. }) => {}
-            Err(_) => self.stats.insert(path, None),
+            (Err(SourceError::Unreachable { .. }), None) => {}
+            (Err(_), _) => self.stats.insert(path, None),
         }
-        said
+        answer
     }
 
     /// See [`crate::Source::seek`].
@@ -126,14 +173,42 @@ impl Folder {
         })
     }
 
-    /// See [`crate::Source::gather`].
-    pub fn gather<T: Send + 'static>(
+    /// See [`crate::Source::gather`]. During an outage, the last list.
+    pub fn gather<T: Clone + Send + 'static>(
+        &self,
+        path: &[u8],
+        names_max: usize,
+        into: T,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + Sync + 'static,
+    ) -> Result<T, SourceError> {
+        let asked = Instant::now();
+        let add = Arc::new(add);
+        let listed = self.list(path, names_max, into.clone(), add.clone());
+        let outage = self.judge(asked, &listed);
+        let known = outage.and_then(|outage| self.stats.list(path, &outage));
+        match (listed, known) {
+            (Ok((all, record)), _) => {
+                self.stats.insert_list(path, record);
+                Ok(all)
+            }
+            (Err(_), Some(known)) if known.len() <= names_max => {
+                let mut all = into;
+                for (name, stat) in known.iter() {
+                    add(&mut all, name, stat.clone());
+                }
+                Ok(all)
+            }
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    fn list<T: Send + 'static>(
         &self,
         path: &[u8],
         names_max: usize,
         mut into: T,
-        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
-    ) -> Result<T, SourceError> {
+        add: Arc<impl Fn(&mut T, &[u8], Stat) + Send + Sync + 'static>,
+    ) -> Result<(T, ListRecord), SourceError> {
         self.in_flight.refuse(self.place(), Operation::List, path)?;
         let (local, in_flight, path) =
             (self.local.clone(), self.in_flight.clone(), path.to_owned());
@@ -143,9 +218,13 @@ impl Folder {
                 at.goes_on();
                 signs.give();
             };
-            let each = |name: &[u8], stat| add(&mut into, name, stat);
+            let mut record = ListRecord::default();
+            let each = |name: &[u8], stat: Stat| {
+                record.add(name, &stat);
+                add(&mut into, name, stat);
+            };
             local.list(&path, goes_on, names_max.min(NAMES_MAX), each)?;
-            Ok(into)
+            Ok((into, record))
         })
     }
 
@@ -157,6 +236,7 @@ impl Folder {
         len: usize,
         reader: Reader,
     ) -> Result<(Bytes, Keep), SourceError> {
+        let asked = Instant::now();
         self.in_flight
             .refuse(self.place(), Operation::Read, &file.path)?;
         let (local, in_flight, file) = (self.local.clone(), self.in_flight.clone(), file.clone());
@@ -164,7 +244,15 @@ impl Folder {
             let _at = in_flight.enter(Operation::Read, &file.path);
             local.read(&file, from, len, reader)
         };
-        self.workers.run(len, read).await
+        let read = self.workers.run(len, read).await;
+        match &read {
+            Err(SourceError::Unreachable { .. }) if self.workers.is_silent() => {
+                self.unanswered(asked, &read);
+            }
+            Err(SourceError::Unreachable { .. }) => {}
+            _ => self.availability.answered(),
+        }
+        read
     }
 }
 
@@ -204,16 +292,19 @@ mod tests {
                 reason: "it is late".into(),
             })
         };
-        assert_eq!(folder.believe(b"a", late(), false), late());
-        assert_eq!(folder.believe(b"a", late(), true), Ok(was));
-        assert_eq!(
-            folder.believe(b"b", late(), true),
-            late(),
-            "nothing is known"
-        );
+        let outage = Outage {
+            since: Instant::now(),
+            why: String::new(),
+            was_reached: true,
+        };
+        assert_eq!(folder.judge(Instant::now(), &late()), None, "it answers");
+        assert_eq!(folder.remembered(b"a", late(), None), late());
+        assert_eq!(folder.remembered(b"a", late(), Some(&outage)), Ok(was));
+        let unknown = folder.remembered(b"b", late(), Some(&outage));
+        assert_eq!(unknown, late(), "nothing is known");
         // What is gone is not remembered.
         std::fs::remove_file(dir.path().join("a")).unwrap();
         assert!(folder.stat(b"a").is_err());
-        assert_eq!(folder.believe(b"a", late(), true), late());
+        assert_eq!(folder.remembered(b"a", late(), Some(&outage)), late());
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! **Layout.** `entry`: what a source has, and errors. `source`: what all sources have in common. `folder`: one of this machine, asked by a few threads of its own
 //! (`crossing`: what in it is not read; `folder/witness`: which changes leave the bytes alone). `remote`: buckets and web servers, asked
-//! by the thread of `driver`. `attach`: how a mount is given a node's memory.
+//! by the thread of `driver`. `outage`: when a source counts as away; `stat_cache`: what is known of names then. `attach`: how a mount is given a node's memory.
 //!
 //! **Not here.** Memory (`staves-store`), holders (`staves-model`), mounts.
 
@@ -19,12 +19,15 @@ mod crossing;
 mod driver;
 mod entry;
 mod folder;
+mod outage;
 mod remote;
 mod source;
+mod stat_cache;
 mod version;
 
 pub use self::entry::{Keep, Kind, Seek, SourceError, Stat};
 pub use self::folder::Folder;
+pub use self::outage::{ANSWER_AGE_MAX, OUTAGE_MAX, Outage};
 pub use self::remote::Remote;
 pub use self::source::Source;
 pub use self::version::FileVersion;

@@ -6,7 +6,7 @@
 //!
 //! **Bounds.** A request is tried [three times](PAUSES), a server that is silent for 5 s is given up, and all tries together
 //! take at most 25 s. At most [`AT_ONCE`] requests for bytes of a source are under way in a process. Attributes of a name are
-//! cached for [`STAT_TTL`], and five minutes while the server does not answer; a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
+//! cached for [`STAT_TTL`], and longer while the server does not answer (`outage.rs`); a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
 //!
 //! `remote/address.rs`: addresses. `remote/bounded.rs`: the bounds of lists. `remote/bucket.rs`: credentials;
 //! `remote/door.rs`: new ones. `remote/manifest.rs`: lists of servers that cannot list. `remote/failure.rs`: errors.
@@ -40,6 +40,7 @@ use self::failure::Failure;
 use self::names::Names;
 use crate::driver;
 use crate::entry::{Keep, Kind, SourceError, Stat};
+use crate::outage::{Availability, Outage};
 use crate::version::FileVersion;
 
 /// Requests for bytes of one source that a process has under way.
@@ -65,6 +66,7 @@ pub struct Remote {
     room: Semaphore,
     /// Microseconds that answers took until now, smoothed.
     usual_us: AtomicU64,
+    availability: Availability,
 }
 
 impl std::fmt::Debug for Remote {
@@ -93,12 +95,18 @@ impl Remote {
             door,
             room: Semaphore::new(AT_ONCE),
             usual_us: AtomicU64::new(0),
+            availability: Availability::default(),
         })
     }
 
     /// The address, for messages.
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// See [`crate::Source::outage`].
+    pub fn outage(&self) -> Option<Outage> {
+        self.availability.outage()
     }
 
     /// The usual time of its answers, as far as it was asked.
@@ -153,21 +161,28 @@ impl Remote {
             let place = self.url(path);
             return Err(SourceError::Unreachable { place, reason });
         };
+        let asked = Instant::now();
         let read = self.tried(move || async move {
             let _place = self.room.acquire().await.expect("it is never closed");
             self.get(path, file, from..end).await
         });
         let failure = match read.await {
-            Ok(read) => return Ok(read),
+            Ok(read) => {
+                self.availability.answered();
+                return Ok(read);
+            }
             Err(failure) => failure,
         };
-        match failure.is_clear() {
-            true => self.names.forget(path),
-            false => self.names.doubt(path),
+        if failure.is_clear() {
+            self.availability.answered();
+            self.names.forget(path);
+            return Err(self.error(path, failure));
         }
+        self.names.doubt(path);
         // Some say in other words that the file is another one: that it is too short, that there is no such range.
-        if !failure.is_clear()
-            && let Ok(Some(stat)) = self.ask_name(path).await
+        let named = self.ask_name(path).await;
+        self.judge(asked, &named);
+        if let Ok(Some(stat)) = named
             && !is_still(&stat, file)
         {
             self.names.forget(path);
@@ -337,12 +352,9 @@ impl Remote {
         }
     }
 
-    fn error(&self, path: &str, failure: Failure) -> SourceError {
-        self.error_at(self.url(path), path, failure)
-    }
-
     /// A failure for the caller, with the address that it was at.
-    fn error_at(&self, url: String, path: &str, failure: Failure) -> SourceError {
+    fn error(&self, path: &str, failure: Failure) -> SourceError {
+        let url = self.url(path);
         let reason = match failure {
             Failure::NotFound => {
                 let (path, place) = (path.to_owned(), self.place().to_owned());

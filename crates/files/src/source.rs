@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::entry::{Keep, Reader, Seek, SourceError, Stat};
 use crate::folder::{self, Folder};
+use crate::outage::Outage;
 use crate::remote::Remote;
 use crate::remote::address::Address;
 use crate::version::FileVersion;
@@ -53,6 +54,23 @@ impl Source {
         }
     }
 
+    /// The outage of the source, while it answers this process nothing at all, as far as it was asked.
+    pub fn outage(&self) -> Option<Outage> {
+        match self {
+            Source::Folder(folder) => folder.outage(),
+            Source::Remote(remote) => remote.outage(),
+        }
+    }
+
+    /// Asks the source for a sign of life, unless it gave one within a time: so an outage is known though nobody reads, and its end.
+    /// A runtime's clock must run.
+    pub async fn probe(&self, idle: Duration) {
+        match self {
+            Source::Folder(folder) => folder.probe(idle).await,
+            Source::Remote(remote) => remote.probe(idle).await,
+        }
+    }
+
     /// The usual time of its answers, as far as that is known: zero for folders.
     pub fn usual(&self) -> Duration {
         match self {
@@ -87,11 +105,11 @@ impl Source {
     }
 
     /// The same for callers that make something smaller of them: each is added to `into` as it comes.
-    pub fn gather<T: Send + 'static>(
+    pub fn gather<T: Clone + Send + 'static>(
         &self,
         path: &[u8],
         into: T,
-        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + Sync + 'static,
     ) -> Result<T, SourceError> {
         self.gather_at_most(path, usize::MAX, into, add)
     }
@@ -106,12 +124,12 @@ impl Source {
         self.gather_at_most(path, names_max, Vec::new(), add)
     }
 
-    fn gather_at_most<T: Send + 'static>(
+    fn gather_at_most<T: Clone + Send + 'static>(
         &self,
         path: &[u8],
         names_max: usize,
         mut into: T,
-        add: impl Fn(&mut T, &[u8], Stat) + Send + 'static,
+        add: impl Fn(&mut T, &[u8], Stat) + Send + Sync + 'static,
     ) -> Result<T, SourceError> {
         match self {
             Source::Folder(folder) => folder.gather(path, names_max, into, add),

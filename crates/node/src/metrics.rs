@@ -45,13 +45,14 @@ impl MetricKind {
 }
 
 impl Metric {
-    /// The label by which it is split, and the label's values (`NAME` for those of a cluster's pools); empty where it is one
+    /// The label by which it is split, and the label's values (`NAME` for those of a cluster's pools or datasets); empty where it is one
     /// number.
     pub fn labels(&self) -> Option<(&'static str, Vec<&'static str>)> {
         match self.value {
             Value::One(_) => None,
             Value::By(label, parts) => Some((label, parts.iter().map(|(of, _)| *of).collect())),
             Value::ByPool(_) => Some(("pool", vec!["NAME"])),
+            Value::ByDataset(_) => Some(("dataset", vec!["NAME"])),
         }
     }
 }
@@ -62,6 +63,7 @@ enum Value {
     One(Count),
     By(&'static str, &'static [(&'static str, Count)]),
     ByPool(fn(&PoolFacts) -> u64),
+    ByDataset(fn(&Running) -> Vec<(String, u64)>),
 }
 
 /// A node's state at one moment.
@@ -356,6 +358,13 @@ pub const METRICS: &[Metric] = &[
         }),
     },
     Metric {
+        name: "staves_files_source_away_seconds",
+        kind: MetricKind::Gauge,
+        unit: "seconds",
+        help: "For how long the source of each dataset has given no answer to this node or to a mount that reports to it; 0 if it answers.",
+        value: Value::ByDataset(|running| running.files.away_seconds()),
+    },
+    Metric {
         name: "staves_files_evicted_blocks_total",
         kind: MetricKind::Counter,
         unit: "blocks",
@@ -523,6 +532,12 @@ impl Metric {
                 .pools
                 .iter()
                 .try_for_each(|of| writeln!(page, "{name}{{pool=\"{}\"}} {}", of.pool, count(of))),
+            Value::ByDataset(counts) => {
+                counts(scrape.running).iter().try_for_each(|(of, count)| {
+                    let of = of.replace('\\', "\\\\").replace('"', "\\\"");
+                    writeln!(page, "{name}{{dataset=\"{of}\"}} {count}")
+                })
+            }
         }
     }
 }

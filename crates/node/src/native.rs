@@ -85,6 +85,7 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Repl
         Message::FileLost(ask) => files::lost(running, ask, reply),
         Message::FileCheck(ask) => files::check(running, ask, reply),
         Message::FileUse(told) => files::used(running, told, reply),
+        Message::FileAway(told) => files::away(running, told, reply),
         Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),
         Message::GetMap(ask) => get_map(running, ask, reply),
         Message::Status => {

@@ -200,6 +200,7 @@ impl Running {
             uses: self.files.uses.list(),
             fetching_again: self.files.fetching_again(),
             lacking: self.files.lacking(),
+            away: self.files.away(),
             budget_bytes: self.memory_bytes,
             reads: figures.counter("cache_reads"),
             hits: figures.counter("cache_hits"),

@@ -23,7 +23,7 @@ mod warnings;
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
-pub use staves_files_server::{AgainFacts, LackFacts, UseFacts};
+pub use staves_files_server::{AgainFacts, AwayFacts, LackFacts, UseFacts};
 use staves_model::policy::{NodeUsage, Usage, drain_waits_for};
 use staves_model::{
     ClusterMap, Group, GroupId, Holdings, Medium, Member, Node, NodeId, NodeState, Pool,
@@ -95,6 +95,8 @@ pub struct NodeFacts {
     pub fetching_again: Option<AgainFacts>,
     /// Pinned files that it is to keep and has not all of its part of: some of them, if there are many.
     pub lacking: Vec<LackFacts>,
+    /// Sources that give no answer to it, or to mounts that report to it.
+    pub away: Vec<AwayFacts>,
 }
 
 /// Memory that a pool takes of a node.

@@ -242,6 +242,19 @@ pub struct FileUse {
     pub by: String,
 }
 
+/// Says the same of a dataset whose source gives the mount no answer now. Answered by `Done`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FileAway {
+    /// The dataset's name.
+    pub dataset: String,
+    /// As in [`FileUse`].
+    pub by: String,
+    /// The length of the outage until now, in milliseconds.
+    pub for_ms: u64,
+    /// The source's last error, for people.
+    pub why: String,
+}
+
 // On the wire.
 
 wire_struct!(FileId { high, low });
@@ -309,3 +322,9 @@ wire_struct!(FileNamed {
 wire_struct!(FileLostAnswer { missing });
 wire_struct!(FileParts { low, high });
 wire_struct!(FileUse { dataset, by });
+wire_struct!(FileAway {
+    dataset,
+    by,
+    for_ms,
+    why
+});

@@ -12,8 +12,8 @@ use crate::codec::{DecodeError, Wire, decode_front};
 use crate::directory::{GetMap, MapAnswer, Propose, Proposed, Raft, RaftAnswer, Report};
 use crate::error::ErrorPacket;
 use crate::files::{
-    FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch, FileKeys,
-    FileKeysAnswer, FileLost, FileLostAnswer, FilePut, FileRead, FileUse,
+    FileAway, FileBytes, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch,
+    FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FilePut, FileRead, FileUse,
 };
 use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Challenge, Hello, Ping, Pong, Prove, Proven, Welcome};
@@ -197,6 +197,8 @@ messages! {
     75 FileLost(FileLost) "file-lost" Request Frame since 3;
     /// The parts that are missing.
     76 FileLostAnswer(FileLostAnswer) "file-lost-answer" Answer Frame since 3;
+    /// A dataset is in use, and its source is away. Answered by `Done`.
+    77 FileAway(FileAway) "file-away" Request Frame since 5;
 
     // People's tools.
     /// The cluster's state.

@@ -1,31 +1,32 @@
 //! `staves files show`: how much of a dataset is in memory, and on which nodes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::{Value, json};
 use staves_client::{Dataset, OpenFile};
 use staves_model::{ClusterMap, NodeId, Pin};
 use staves_node::status::{NodeStatus, StatusReport};
+use staves_wire::ErrorCode;
 use tokio::time::timeout_at;
 
 use super::held::{ResidentBlocks, held, name_of, percent};
-use super::{FoundFile, aside, files_below, known, late, open, pins, source_of};
+use super::{FoundFile, aside, files_below, known, late, open_by, pins, source_of};
 use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Code;
+use staves_cli_common::failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, table};
 
+/// The least time to ask nodes about a source that is away.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Shows a dataset: sums, and each of its files if `each`.
 pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Result<()> {
-    let data = open(session, name)?;
+    let listed = listed(session, name);
+    let (data, files) = listed.map_err(|error| with_outage(session, name, error))?;
     let (pool, map) = data.pool();
-    let asked = data.clone();
-    let found = aside(move || files_below(&asked, &[]))?;
-    let found = async { timeout_at(session.until.into(), found).await };
-    let files = session.runtime.block_on(found);
-    let files = files.map_err(|_| late(session, &source_of(&data)))?;
-    let files = files.context("the thread that asks the source ended")??;
     let until = Instant::now() + session.left() * 4 / 5;
     let held = held(&session.client, &map, pool, &files, until);
     let held = session.runtime.block_on(held);
@@ -41,6 +42,7 @@ pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Re
         let status = session.status_by(session.until);
         warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
     }
+    warnings.extend(outage(session, name, session.until));
     if !warnings.is_empty() {
         output::warn(out, &mut answer, warnings.join("; "));
     }
@@ -48,6 +50,40 @@ pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Re
         true => format!("{}\n{}", shown.list(&map), shown.sums(&map)),
         false => shown.sums(&map),
     })
+}
+
+/// The files that the source has now. Most of the time is for it: a source that is silent is to be explained.
+fn listed(session: &Cluster, name: &str) -> anyhow::Result<(Dataset, Vec<FoundFile>)> {
+    let until = Instant::now() + session.left() * 4 / 5;
+    let data = open_by(session, name, until)?;
+    let asked = data.clone();
+    let found = aside(move || files_below(&asked, &[]))?;
+    let found = async { timeout_at(until.into(), found).await };
+    let files = session.runtime.block_on(found);
+    let files = files.map_err(|_| late(session, &source_of(&data)))?;
+    let files = files.context("the thread that asks the source ended")??;
+    Ok((data, files))
+}
+
+/// An error of the source with what nodes and mounts have seen of it.
+fn with_outage(session: &Cluster, name: &str, error: anyhow::Error) -> anyhow::Error {
+    let is_silence = matches!(
+        failure::code(&error),
+        Code::Wire(ErrorCode::Unreachable | ErrorCode::Deadline)
+    );
+    if !is_silence {
+        return error;
+    }
+    let until = session.until.max(Instant::now() + LOOK);
+    match outage(session, name, until) {
+        Some(outage) => failure::with_text(&error, format!("{error}; {outage}")),
+        None => error,
+    }
+}
+
+/// The outage of a dataset's source, if nodes know of one, with what still works.
+fn outage(session: &Cluster, name: &str, until: Instant) -> Option<String> {
+    session.status_by(until).ok()?.away().remove(name)
 }
 
 /// The files of a dataset with what is in memory of them, and the sums of it.

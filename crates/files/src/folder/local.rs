@@ -87,9 +87,11 @@ impl LocalFolder {
         &self.place
     }
 
-    /// Checks that the folder is there.
-    pub fn check(&self) -> Result<(), SourceError> {
-        self.root().map(drop)
+    /// Checks that the folder is there and answers for itself.
+    pub fn probe(&self) -> Result<(), SourceError> {
+        let root = self.root()?;
+        look_anew(&root).map_err(|errno| self.error(b"", errno))?;
+        Ok(())
     }
 
     fn error(&self, path: &[u8], errno: Errno) -> SourceError {

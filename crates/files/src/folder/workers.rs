@@ -188,6 +188,11 @@ impl Workers {
         self.inner.state.lock().silent.is_some()
     }
 
+    /// The last sign of life of a folder that answers nothing at all.
+    pub fn silent_since(&self) -> Option<Instant> {
+        self.inner.state.lock().silent.map(|silent| silent.since)
+    }
+
     /// Has something done, and blocks this thread until it is, or is given up.
     pub fn call<T: Send + 'static>(
         &self,

@@ -8,7 +8,7 @@ use crate::remote::bounded::{TooLong, is_too_long};
 const REASON_CHARS_MAX: usize = 300;
 
 /// The reason that a try failed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Failure {
     NotFound,
     /// There is another version.

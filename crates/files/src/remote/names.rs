@@ -21,11 +21,13 @@ use super::{Remote, STAT_TTL};
 use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
+use crate::outage::{ANSWER_AGE_MAX, Outage};
+use crate::stat_cache::{ListRecord, StatCache};
 
-/// The lifetime of an answer while the server gives none: it may take so long to restart.
-const AWAY_TTL: Duration = Duration::from_secs(300);
-/// The longest wait for an answer about a name of which there is an earlier one.
+/// The longest wait for an answer of which there is an earlier one.
 const AWAY_WAIT: Duration = Duration::from_secs(6);
+/// The least pause between two questions for a sign of life alone: some servers take money for each.
+const PROBE_PAUSE: Duration = Duration::from_secs(30);
 /// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
 const REMEMBERED_MAX: usize = 1 << 16;
 /// Folders of WebDAV servers whose names are remembered.
@@ -42,6 +44,8 @@ pub struct Names {
     known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
     /// The time of the last question about a name that had no answer; `None` once one has.
     unanswered: Mutex<Option<Instant>>,
+    /// The lists that were shown, for outages.
+    shown: StatCache,
     lists: Mutex<Option<(Instant, Lists)>>,
     dav: Mutex<HashMap<String, (Instant, Arc<Listed>)>>,
     place: Place,
@@ -98,6 +102,7 @@ impl Names {
         Names {
             known: Mutex::default(),
             unanswered: Mutex::default(),
+            shown: StatCache::default(),
             lists: Mutex::default(),
             dav: Mutex::default(),
             place,
@@ -127,13 +132,13 @@ impl Names {
     }
 
     /// The last answer for a name, if there was such a name, for when there is no newer one.
-    fn last_known(&self, path: &str) -> Option<Stat> {
+    fn last_known(&self, path: &str) -> Option<(Instant, Stat)> {
         let known = self.known.lock();
         let (since, stat) = known.get(path)?;
-        stat.clone().filter(|_| since.elapsed() < AWAY_TTL)
+        Some((*since, stat.clone()?))
     }
 
-    /// True if the server did not answer just now. One caller at a time is sent to ask again.
+    /// True if the server was asked just now. One caller at a time is to have it asked again.
     fn is_away(&self) -> bool {
         let mut unanswered = self.unanswered.lock();
         match unanswered.as_mut() {
@@ -149,7 +154,7 @@ impl Names {
     fn remember(&self, path: &str, stat: Option<Stat>) {
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, (since, _)| since.elapsed() < AWAY_TTL);
+            known.retain(|_, (since, _)| since.elapsed() < ANSWER_AGE_MAX);
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
@@ -169,55 +174,149 @@ impl Remote {
             return known.ok_or_else(|| self.error(&path, Failure::NotFound));
         }
         let last = self.names.last_known(&path);
-        if let Some(last) = last.clone().filter(|_| self.names.is_away()) {
-            return Ok(last);
+        let admitted = |outage: &Outage| {
+            let (_, stat) = last.as_ref().filter(|(at, _)| outage.admits(*at))?;
+            Some(stat.clone())
+        };
+        if let Some(outage) = self.outage_asked_again() {
+            match admitted(&outage) {
+                Some(last) => return Ok(last),
+                None if outage.since.elapsed() >= AWAY_WAIT => {
+                    return Err(self.away(&path, &outage));
+                }
+                None => {}
+            }
         }
-        let (me, asked) = (self.clone(), path.clone());
+        let (me, name) = (self.clone(), path.clone());
         let work = async move {
             let stat = match me.is_web() {
-                true => me.stat_on_web(&asked).await?,
-                false => me.stat_in_bucket(&asked).await?,
+                true => me.stat_on_web(&name).await?,
+                false => me.stat_in_bucket(&name).await?,
             };
-            me.names.remember(&asked, stat.clone());
+            me.names.remember(&name, stat.clone());
             stat.ok_or(Failure::NotFound)
         };
+        let asked = Instant::now();
         let within = last.as_ref().map_or(TOTAL * 2, |_| AWAY_WAIT);
         let answer = driver::block(work, within).unwrap_or_else(|why| Err(Failure::Other(why)));
-        let is_answered = answer.as_ref().err().is_none_or(Failure::is_clear);
-        *self.names.unanswered.lock() = (!is_answered).then(Instant::now);
-        match (answer, last) {
-            (Err(_), Some(last)) if !is_answered => Ok(last),
-            (answer, _) => answer.map_err(|failure| self.error(&path, failure)),
+        match self.judge(asked, &answer).as_ref().and_then(admitted) {
+            Some(last) => Ok(last),
+            None => answer.map_err(|failure| self.error(&path, failure)),
         }
     }
 
-    /// See [`crate::Source::list`].
+    /// The server's outage, if that is why there is no clear answer to a question.
+    pub(super) fn judge<T>(&self, asked: Instant, answer: &Result<T, Failure>) -> Option<Outage> {
+        let failure = answer.as_ref().err().filter(|failure| !failure.is_clear());
+        *self.names.unanswered.lock() = failure.map(|_| Instant::now());
+        match failure {
+            Some(failure) => {
+                let why = self.error("", failure.clone()).to_string();
+                Some(self.availability.unanswered(asked, why))
+            }
+            None => {
+                self.availability.answered();
+                None
+            }
+        }
+    }
+
+    /// See [`crate::Source::probe`].
+    pub async fn probe(self: &Arc<Self>, idle: Duration) {
+        let idle = idle.max(PROBE_PAUSE);
+        if self.outage().is_none() && self.availability.answered_within(idle) {
+            return;
+        }
+        let (me, asked) = (self.clone(), Instant::now());
+        let answer = driver::run(async move { me.sign_of_life().await }).await;
+        let answer = answer.unwrap_or_else(|why| Err(Failure::Other(why)));
+        self.judge(asked, &answer);
+    }
+
+    /// Asks for a name that need not be there: that one file cannot be had is no outage.
+    async fn sign_of_life(&self) -> Result<(), Failure> {
+        self.ask_name(MANIFEST).await.map(drop)
+    }
+
+    /// The present outage. The server is asked again behind the caller, who need not wait for what is known to be away.
+    fn outage_asked_again(self: &Arc<Self>) -> Option<Outage> {
+        let outage = self.outage()?;
+        if !self.names.is_away() {
+            let (me, asked) = (self.clone(), Instant::now());
+            let asked_again = driver::spawn(async move {
+                let answer = me.sign_of_life().await;
+                me.judge(asked, &answer);
+            });
+            if let Err(why) = asked_again {
+                tracing::debug!(%why, "a server that is away is not asked again");
+            }
+        }
+        Some(outage)
+    }
+
+    fn away(&self, path: &str, outage: &Outage) -> SourceError {
+        let secs = outage.since.elapsed().as_secs();
+        let reason = format!("the server has not answered for {secs} s: {}", outage.why);
+        SourceError::Unreachable {
+            place: self.url(path),
+            reason,
+        }
+    }
+
+    /// See [`crate::Source::list`]. During an outage, the last list.
     pub fn list(
         self: &Arc<Self>,
         path: &[u8],
         names_max: usize,
-    ) -> Result<impl Iterator<Item = (String, Stat)>, SourceError> {
+    ) -> Result<impl Iterator<Item = (String, Stat)> + use<>, SourceError> {
         let path = self.plain(path)?;
-        let (me, asked) = (self.clone(), path.clone());
         let most = names_max.min(NAMES_MAX);
-        let names = self.blocking(&path, async move { me.names_in(&asked, most).await })?;
+        let last = |outage: &Outage| {
+            let names = self.names.shown.list(path.as_bytes(), outage)?;
+            let fits = names.len() <= most;
+            fits.then(|| of_cache(&names))
+        };
+        if let Some(outage) = self.outage_asked_again() {
+            match last(&outage) {
+                Some(known) => return Ok(known.into_iter()),
+                None if outage.since.elapsed() >= AWAY_WAIT => {
+                    return Err(self.away(&path, &outage));
+                }
+                None => {}
+            }
+        }
+        let asked = Instant::now();
+        let shortly = self.names.shown.has_list(path.as_bytes());
+        let within = if shortly { AWAY_WAIT } else { TOTAL * 2 };
+        let (me, folder) = (self.clone(), path.clone());
+        let work = async move { me.names_in(&folder, most).await };
+        let answer = driver::block(work, within).unwrap_or_else(|why| Err(Failure::Other(why)));
+        if let Some(known) = self.judge(asked, &answer).as_ref().and_then(last) {
+            return Ok(known.into_iter());
+        }
+        let names = answer.map_err(|failure| self.error(&path, failure))?;
         // There are no empty folders in buckets and manifests; WebDAV has them.
         if names.is_empty() && self.stat(path.as_bytes())?.kind != Kind::Folder {
             return Err(self.error(&path, Failure::NotFound));
         }
+        let mut record = ListRecord::default();
+        for (name, stat) in &names {
+            record.add(name.as_bytes(), stat);
+        }
+        self.names.shown.insert_list(path.as_bytes(), record);
         Ok(names.into_iter())
     }
 
     /// Checks that there is anything at the address.
     pub async fn check(self: &Arc<Self>) -> Result<(), SourceError> {
-        let me = self.clone();
+        let (me, asked) = (self.clone(), Instant::now());
         let seen = driver::run(async move { me.is_empty().await }).await;
-        let (url, place) = (self.url(""), self.place().to_owned());
+        let seen = seen.unwrap_or_else(|why| Err(Failure::Other(why)));
+        self.judge(asked, &seen);
         match seen {
-            Ok(Ok(true) | Err(Failure::NotFound)) => Err(self.nothing()),
-            Ok(Ok(false)) => Ok(()),
-            Ok(Err(failure)) => Err(self.error_at(url, "", failure)),
-            Err(reason) => Err(SourceError::Unreachable { place, reason }),
+            Ok(true) | Err(Failure::NotFound) => Err(self.nothing()),
+            Ok(false) => Ok(()),
+            Err(failure) => Err(self.error("", failure)),
         }
     }
 
@@ -237,17 +336,6 @@ impl Remote {
         SourceError::Absent {
             place: self.place().to_owned(),
             reason,
-        }
-    }
-
-    fn blocking<T: Send + 'static>(
-        &self,
-        path: &str,
-        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-    ) -> Result<T, SourceError> {
-        match driver::block(work, TOTAL * 2) {
-            Ok(done) => done.map_err(|failure| self.error(path, failure)),
-            Err(reason) => Err(self.error(path, Failure::Other(reason))),
         }
     }
 
@@ -547,6 +635,14 @@ impl Remote {
         dav.insert(folder.to_owned(), (Instant::now(), listed.clone()));
         Ok(listed)
     }
+}
+
+fn of_cache(names: &BTreeMap<Vec<u8>, Stat>) -> BTreeMap<String, Stat> {
+    let text = |name: &Vec<u8>| String::from_utf8_lossy(name).into_owned();
+    names
+        .iter()
+        .map(|(name, stat)| (text(name), stat.clone()))
+        .collect()
 }
 
 fn too_many(names_max: usize) -> Failure {

@@ -128,6 +128,23 @@ async fn d9_a_write_whose_time_was_set_back_is_another_version() {
     drop(writer);
     assert_ne!(watched.version("f", false).await, second);
 
+    // A process that has not watched it takes no change for harmless: it cannot tell a write from a new name.
+    tokio::time::sleep(SETTLED).await;
+    let known = watched.version("f", true).await;
+    let fresh = || Watched {
+        source: Source::parse(watched.dir.path().to_str().unwrap()).unwrap(),
+        dir: tempfile::tempdir().unwrap(),
+    };
+    std::fs::hard_link(watched.at("f"), watched.at("h")).unwrap();
+    let linked = fresh().version("f", true).await;
+    assert_ne!(linked, known);
+    written(&watched.at("f"), 4);
+    let rewritten = fresh();
+    let version = rewritten.version("f", true).await;
+    assert!(version != known && version != linked);
+    assert!(rewritten.read("f", &known).await.is_err());
+    assert_eq!(rewritten.read("f", &version).await, Ok(4));
+
     // One that nobody looked at before is what its times say.
     tokio::time::sleep(SETTLED).await;
     let third = watched.version("f", false).await;

@@ -1,11 +1,11 @@
 //! Requests for this node's blocks of files.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use staves_net::Reply;
 use staves_wire::files::{
-    FileChanges, FileCheck, FileFetch, FileKeys, FileLost, FilePut, FileRead, FileUse,
+    FileAway, FileChanges, FileCheck, FileFetch, FileKeys, FileLost, FilePut, FileRead, FileUse,
 };
 use staves_wire::{ErrorPacket, Message};
 
@@ -89,6 +89,12 @@ pub(super) fn check(running: &Running, ask: FileCheck, reply: Reply) {
 }
 
 pub(super) fn used(running: &Running, told: FileUse, reply: Reply) {
-    running.files.uses.told(told.dataset, told.by);
+    running.files.uses.told(told.dataset, told.by, None);
+    reply.send(&Message::Done);
+}
+
+pub(super) fn away(running: &Running, told: FileAway, reply: Reply) {
+    let away = (Duration::from_millis(told.for_ms), told.why);
+    running.files.uses.told(told.dataset, told.by, Some(away));
     reply.send(&Message::Done);
 }

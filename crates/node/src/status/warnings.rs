@@ -1,15 +1,20 @@
 //! Warnings: all that is less than was asked for, although nothing is wrong.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use staves_files_server::{ANSWER_AGE_MAX, OUTAGE_MAX};
 use staves_model::Scheme;
 use staves_model::policy::PoolWarning;
 
 use super::{NodeStatus, PoolStatus, StatusReport};
 
-/// The pools that lack nodes, memory that is promised more than once, and a first pool of fewer buckets than asked for.
+/// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, and sources that are away.
 pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     let lacks = report.pools.iter().filter_map(|pool| report.lacks(pool));
     let budgets = overcommitted(report).into_iter();
-    lacks.chain(budgets).chain(fewer_buckets(report)).collect()
+    let away = report.away().into_values();
+    let pools = lacks.chain(budgets).chain(fewer_buckets(report));
+    pools.chain(away).collect()
 }
 
 impl StatusReport {
@@ -27,6 +32,45 @@ impl StatusReport {
                 homes
             )
         })
+    }
+}
+
+/// Most askers of a source that are listed.
+const ASKERS_MAX: usize = 4;
+
+impl StatusReport {
+    /// The datasets whose source is away, each with who has no answer, since when, why, and what still works.
+    pub fn away(&self) -> BTreeMap<String, String> {
+        let mut all: BTreeMap<&str, (u64, &str, BTreeSet<&str>)> = BTreeMap::new();
+        for node in &self.nodes {
+            for one in node.facts.iter().flat_map(|facts| &facts.away) {
+                let (ms, why, askers) = all.entry(&one.dataset).or_default();
+                if one.for_ms >= *ms {
+                    (*ms, *why) = (one.for_ms, &one.why);
+                }
+                askers.insert(match one.by.is_empty() {
+                    true => &node.name,
+                    false => &one.by,
+                });
+            }
+        }
+        let described = all.into_iter().map(|(dataset, (ms, why, askers))| {
+            let listed: Vec<&str> = askers.iter().take(ASKERS_MAX).copied().collect();
+            let rest = match askers.len() - listed.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let text = format!(
+                "the source of dataset '{dataset}' is away: it has not answered {}{rest} for {} s ({why}); what is in memory is read, and opened \
+                 if it was looked at in the {} minutes before, until the source has been away for {} minutes; all else fails until it answers",
+                listed.join(", "),
+                ms / 1000,
+                ANSWER_AGE_MAX.as_secs() / 60,
+                OUTAGE_MAX.as_secs() / 60,
+            );
+            (dataset.to_owned(), text)
+        });
+        described.collect()
     }
 }
 

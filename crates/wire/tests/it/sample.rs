@@ -15,9 +15,9 @@ use staves_wire::admin::{
 use staves_wire::cache::{CacheStats, CacheStatsAnswer, Condition, OwnedOp};
 use staves_wire::directory::*;
 use staves_wire::files::{
-    FileBytes, FileChange, FileChanges, FileChangesAnswer, FileCheck, FileChecked, FileFetch,
-    FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FileNamed, FileParts,
-    FilePut, FileRead, FileUse,
+    FileAway, FileBytes, FileChange, FileChanges, FileChangesAnswer, FileCheck, FileChecked,
+    FileFetch, FileId, FileKey, FileKeys, FileKeysAnswer, FileLost, FileLostAnswer, FileNamed,
+    FileParts, FilePut, FileRead, FileUse,
 };
 use staves_wire::group::{
     Batch, Delta, DoneRequest, GroupEnvelope, GroupMessage, PageContent, PagePart, RequestId, Run,
@@ -327,6 +327,12 @@ fn changed_files(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::FileUse => Message::FileUse(FileUse {
             dataset: rng.text(),
             by: rng.text(),
+        }),
+        Opcode::FileAway => Message::FileAway(FileAway {
+            dataset: rng.text(),
+            by: rng.text(),
+            for_ms: rng.next(),
+            why: rng.text(),
         }),
         _ => directory(rng, opcode, kind),
     }

@@ -48,7 +48,7 @@ fn is_served(socket: &mut TcpStream) -> bool {
     }
 }
 
-fn page(port: u16, path: &str) -> String {
+pub fn page(port: u16, path: &str) -> String {
     let mut socket = connect(port);
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     socket.write_all(request.as_bytes()).expect("it listens");

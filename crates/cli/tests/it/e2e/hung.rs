@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -11,23 +12,29 @@ use staves_mount::{FileError, Files, Folder, FolderFile, Listing, Options, Stat}
 use staves_testkit::tools::can_mount;
 
 use super::Cluster;
-use super::mount::{Point, bytes};
+use super::descriptors::page;
+use super::mount::{Point, bytes, read_anew};
 
 /// The bound for a wait of some seconds, on a machine that is busy.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Shut, it holds who comes.
+/// Shut, it holds who comes. Broken, it sends them back.
 #[derive(Default)]
 struct Gate {
     is_shut: Mutex<bool>,
     opened: Condvar,
+    is_broken: AtomicBool,
 }
 
 impl Gate {
-    fn pass(&self) {
+    fn pass(&self) -> Result<(), FileError> {
         let is_shut = self.is_shut.lock().expect("no test fails in here");
         let passed = self.opened.wait_while(is_shut, |is_shut| *is_shut);
         drop(passed.expect("no test fails in here"));
+        match self.is_broken.load(Ordering::Relaxed) {
+            true => Err(FileError::Io("the gate is broken".into())),
+            false => Ok(()),
+        }
     }
 
     fn set(&self, is_shut: bool) {
@@ -43,17 +50,17 @@ impl Files for Gated {
     type File = FolderFile;
 
     fn stat(&self, path: &Path) -> Result<Stat, FileError> {
-        self.1.pass();
+        self.1.pass()?;
         self.0.stat(path)
     }
 
     fn list(&self, path: &Path) -> Result<Listing, FileError> {
-        self.1.pass();
+        self.1.pass()?;
         self.0.list(path)
     }
 
     fn open(&self, path: &Path) -> Result<FolderFile, FileError> {
-        self.1.pass();
+        self.1.pass()?;
         self.0.open(path)
     }
 
@@ -62,7 +69,7 @@ impl Files for Gated {
     }
 
     fn read(&self, file: &FolderFile, offset: u64, into: &mut [u8]) -> Result<usize, FileError> {
-        self.1.pass();
+        self.1.pass()?;
         self.0.read(file, offset, into)
     }
 }
@@ -90,6 +97,54 @@ fn anew(file: &File, at: u64, len: usize) -> std::io::Result<Vec<u8>> {
     file.read_exact_at(&mut some, at).map(|()| some)
 }
 
+/// A folder on a file server of which the gate is the network.
+struct GatedSource {
+    gate: Arc<Gate>,
+    _opens: Opens,
+    _server: staves_mount::Mounted,
+    dir: tempfile::TempDir,
+}
+
+impl GatedSource {
+    /// With files of this content, which are not fresh any more.
+    fn with(names: &[&str], whole: &[u8]) -> GatedSource {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (disk, source) = (dir.path().join("disk"), dir.path().join("source"));
+        for folder in [&disk, &source] {
+            std::fs::create_dir(folder).expect("a folder");
+        }
+        for name in names {
+            std::fs::write(disk.join(name), whole).expect("a file");
+        }
+        let gate = Arc::new(Gate::default());
+        let gated = Gated(Folder::open(&disk).expect("a folder"), gate.clone());
+        // The kernel is to ask each time, as one whose attributes of a file server's files are old. A dataset's mount would be no source.
+        let options = Options {
+            name: disk.display().to_string(),
+            lifetime: Duration::ZERO,
+            ..Options::default()
+        };
+        let server = staves_mount::mount(gated, &source, &options).expect("it is mounted");
+        std::thread::sleep(Duration::from_millis(2100));
+        GatedSource {
+            _opens: Opens(gate.clone()),
+            gate,
+            _server: server,
+            dir,
+        }
+    }
+
+    /// A mount of it, in a folder of this name.
+    fn mounted(&self, cluster: &Cluster, name: &str) -> Point {
+        let (source, point) = (self.dir.path().join("source"), self.dir.path().join(name));
+        std::fs::create_dir(&point).expect("a folder");
+        let (from, to) = (source.to_string_lossy(), point.to_string_lossy());
+        let mounted = cluster.run(0, &["mount", &from, &to]);
+        assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
+        Point(point)
+    }
+}
+
 /// Row D11: a source that hangs hangs nobody. What is in memory is read on, the rest is an error soon, and all is well again
 /// when it answers.
 #[test]
@@ -98,36 +153,12 @@ fn d11_a_source_that_hangs_holds_neither_mount_nor_node() {
         return;
     }
     let cluster = Cluster::start(2);
-    let dir = tempfile::tempdir().expect("a folder");
-    let (disk, source, point) = (
-        dir.path().join("disk"),
-        dir.path().join("source"),
-        dir.path().join("mnt"),
-    );
-    for folder in [&disk, &source, &point] {
-        std::fs::create_dir(folder).expect("a folder");
-    }
     let whole = bytes(1_000_000);
-    for name in ["read", "unread", "unknown"] {
-        std::fs::write(disk.join(name), &whole).expect("a file");
-    }
-    let gate = Arc::new(Gate::default());
-    let gated = Gated(Folder::open(&disk).expect("a folder"), gate.clone());
-    // The kernel is to ask each time, as one whose attributes of a file server's files are old. A dataset's mount would be no source.
-    let options = Options {
-        name: disk.display().to_string(),
-        lifetime: Duration::ZERO,
-        ..Options::default()
-    };
-    let _server = staves_mount::mount(gated, &source, &options).expect("it is mounted");
-    let _opens = Opens(gate.clone());
-    std::thread::sleep(Duration::from_millis(2100));
-
+    let source = GatedSource::with(&["read", "unread", "unknown"], &whole);
+    let gate = source.gate.clone();
     cluster.files_pool();
-    let (from, to) = (source.to_string_lossy(), point.to_string_lossy());
-    let mounted = cluster.run(0, &["mount", &from, &to]);
-    assert_eq!(mounted.code, Some(0), "{}", mounted.stderr);
-    let _point = Point(point.clone());
+    let _point = source.mounted(&cluster, "mnt");
+    let point = source.dir.path().join("mnt");
     let loaded = cluster.run(0, &["files", "preload", "source", "read"]);
     assert_eq!(loaded.code, Some(0), "{}", loaded.stderr);
     assert!(std::fs::read(point.join("read")).expect("it is there") == whole);
@@ -200,4 +231,82 @@ fn d11_a_source_that_hangs_holds_neither_mount_nor_node() {
             std::thread::sleep(Duration::from_millis(300));
         }
     });
+}
+
+/// For how long the source of the dataset `source` has been away, by the metrics of all nodes.
+fn away_seconds(cluster: &Cluster) -> u64 {
+    let of_node = |node: &super::Node| -> u64 {
+        let page = page(node.admin, "/metrics");
+        let name = "staves_files_source_away_seconds{dataset=\"source\"} ";
+        let number = page.lines().find_map(|line| line.strip_prefix(name));
+        number.expect(name).parse().expect("a number")
+    };
+    cluster.nodes.iter().map(of_node).max().unwrap_or(0)
+}
+
+fn names(folder: &Path) -> Vec<std::ffi::OsString> {
+    let names = std::fs::read_dir(folder).expect("it is known");
+    let mut names: Vec<_> = names
+        .map(|entry| entry.expect("a name").file_name())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Row D11: status, metrics and `files show` say that a source is away, though nobody reads, and what still works does: by each mount, of
+/// names that were only listed, and whether the source hangs or fails.
+#[test]
+fn d11_a_source_that_is_away_is_told_and_what_is_in_memory_is_opened() {
+    if !can_mount() {
+        return;
+    }
+    // What a cluster of three is never warned of.
+    let cluster = Cluster::start_with(3, &["--buckets", "16"]);
+    let whole = bytes(1_000_000);
+    let source = GatedSource::with(&["listed", "read"], &whole);
+    cluster.files_pool();
+    let points = [
+        source.mounted(&cluster, "one"),
+        source.mounted(&cluster, "two"),
+    ];
+    let loaded = cluster.run(0, &["files", "preload", "source"]);
+    assert_eq!(loaded.code, Some(0), "{}", loaded.stderr);
+    let strict = || cluster.run(0, &["status", "--check", "--strict"]).code;
+    for point in &points {
+        assert!(std::fs::read(point.0.join("read")).expect("it is there") == whole);
+        assert_eq!(names(&point.0), ["listed", "read"]);
+    }
+    let warnings = |status: &serde_json::Value| status["warnings"].to_string();
+    let away = "the source of dataset 'source' is away";
+    cluster.wait_for("nothing is wrong", 0, |s| warnings(s) == "[]");
+    assert_eq!((strict(), away_seconds(&cluster)), (Some(0), 0));
+
+    for is_broken in [false, true] {
+        match is_broken {
+            true => source.gate.is_broken.store(true, Ordering::Relaxed),
+            false => source.gate.set(true),
+        }
+        cluster.wait_for("it is said", 0, |s| warnings(s).contains(away));
+        assert_eq!(strict(), Some(5));
+        assert!(away_seconds(&cluster) > 0);
+        let shown = cluster.run(0, &["files", "show", "source"]);
+        assert_ne!(shown.code, Some(0));
+        assert!(shown.stderr.contains(away), "{}", shown.stderr);
+        for point in &points {
+            let (folder, want) = (point.0.clone(), whole.clone());
+            within("what is in memory", move || {
+                for name in ["listed", "read", "listed"] {
+                    let read = read_anew(&folder.join(name));
+                    assert!(read.expect("it is in memory") == want, "{name}");
+                }
+                assert_eq!(names(&folder), ["listed", "read"]);
+            });
+        }
+        match is_broken {
+            true => source.gate.is_broken.store(false, Ordering::Relaxed),
+            false => source.gate.set(false),
+        }
+        cluster.wait_for("it is back", 0, |s| warnings(s) == "[]");
+        assert_eq!((strict(), away_seconds(&cluster)), (Some(0), 0));
+    }
 }

@@ -95,7 +95,7 @@ fn names_of_all_kinds_are_listed_and_read() {
 fn what_is_no_folder_is_named() {
     let file = tempfile::NamedTempFile::new().unwrap();
     for place in [file.path().to_str().unwrap(), "/nowhere/at/all"] {
-        let error = LocalFolder::new(place).check().unwrap_err().to_string();
+        let error = LocalFolder::new(place).probe().unwrap_err().to_string();
         assert!(
             error.contains(place) && error.contains("no such folder"),
             "{error}"
@@ -231,7 +231,7 @@ fn the_folder_is_where_its_path_leads_now() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("data");
     let folder = LocalFolder::new(place.to_str().unwrap());
-    assert!(folder.check().is_err(), "it is not there yet");
+    assert!(folder.probe().is_err(), "it is not there yet");
     std::fs::create_dir(&place).unwrap();
     std::fs::write(place.join("f"), b"one").unwrap();
     let one = at(&folder, b"f");

@@ -45,6 +45,45 @@ fn few_nodes_bear_less_and_the_sentence_says_why() {
     );
 }
 
+/// Regression: nothing but the failure of programs said that a source was away.
+#[test]
+fn a_source_that_is_away_is_warned_of_once_with_who_has_no_answer() {
+    let away = |node: u64, by: &str, for_ms: u64| NodeFacts {
+        node,
+        away: vec![AwayFacts {
+            dataset: "genomes".into(),
+            by: by.into(),
+            for_ms,
+            why: format!("it hangs ({for_ms})"),
+        }],
+        ..NodeFacts::default()
+    };
+    let three = cluster(3, "1+2");
+    let facts = [away(1, "", 35_000), away(2, "lab1:/mnt", 71_900)];
+    let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), facts);
+    assert_eq!(
+        report.state,
+        State::Healthy,
+        "nothing of the cluster's is lost"
+    );
+    assert_eq!(
+        report.warnings,
+        [
+            "the source of dataset 'genomes' is away: it has not answered lab1:/mnt, n1 for 71 s (it hangs (71900)); what is in memory is read, and \
+             opened if it was looked at in the 5 minutes before, until the source has been away for 15 minutes; all else fails until it answers"
+        ]
+    );
+    let many = (0..9).map(|i| away(1, &format!("lab{i}:/mnt"), i).away);
+    let facts = NodeFacts {
+        node: 1,
+        away: many.flatten().collect(),
+        ..NodeFacts::default()
+    };
+    let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), [facts]);
+    let told = &report.warnings[0];
+    assert!(told.contains("lab3:/mnt and 5 more for 0 s"), "{told}");
+}
+
 /// Regression: 4+2 on five nodes bears one loss, and nothing but that number said so.
 #[test]
 fn a_pool_with_fewer_nodes_than_it_asks_for_is_warned_of() {

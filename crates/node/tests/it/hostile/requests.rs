@@ -11,8 +11,8 @@ use staves_wire::admin::{GroupMend, GroupSums, GroupTarget, NodeTarget};
 use staves_wire::cache::{CacheStats, Condition, OwnedOp};
 use staves_wire::directory::{Evidence, GetMap, Propose, Report, Sign};
 use staves_wire::files::{
-    FileChanges, FileCheck, FileFetch, FileId, FileKeys, FileLost, FileNamed, FileParts, FilePut,
-    FileRead, FileUse,
+    FileAway, FileChanges, FileCheck, FileFetch, FileId, FileKeys, FileLost, FileNamed, FileParts,
+    FilePut, FileRead, FileUse,
 };
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Body, NumberedOp, PoolRef, ServiceRequest};
@@ -284,6 +284,14 @@ pub fn of_files(served: &Served) -> Vec<Message> {
         dataset: long(),
         by: long(),
     }));
+    for why in [long(), String::new()] {
+        all.push(Message::FileAway(FileAway {
+            dataset: "data".into(),
+            by: "nowhere".into(),
+            for_ms: u64::MAX,
+            why,
+        }));
+    }
     all
 }
 
