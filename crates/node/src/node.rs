@@ -27,6 +27,7 @@ use crate::native::NativeDoor;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
+use crate::turns::Turns;
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
 use staves_files_server::Files;
@@ -359,6 +360,7 @@ impl Running {
             witness,
             unopened: Mutex::default(),
             door: doors.resp,
+            turns: Turns::default(),
             refused: doors.refused,
             in_flight: doors.in_flight,
             clients_max: config.clients_max,

@@ -22,6 +22,7 @@ use crate::host::Host;
 use crate::status::{
     DirectoryFacts, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
 };
+use crate::turns::Turns;
 use crate::witness::Witness;
 use staves_files_server::Files;
 
@@ -49,6 +50,8 @@ pub(crate) struct Running {
     pub(crate) witness: Witness,
     pub(crate) unopened: Mutex<UnopenedGroups>,
     pub(crate) door: Arc<DoorState>,
+    /// Of costly requests.
+    pub(crate) turns: Turns,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
     /// The memory for requests and answers of clients.
