@@ -1,8 +1,7 @@
 //! The native door: what other nodes, clients and people's tools ask of this node (port 1600).
 //!
-//! The handler is called on the connections' tasks and returns at once: group messages and cache
-//! requests step their buckets right there, everything that waits goes to a task that ends by the
-//! asker's deadline.
+//! The handler is called on the connections' tasks and returns at once: group messages and cache requests step their buckets right there,
+//! everything that waits goes to a task that ends by the asker's deadline.
 
 pub(crate) mod batch;
 mod files;
