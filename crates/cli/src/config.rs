@@ -85,7 +85,7 @@ pub fn run(command: &Config, out: Format) -> anyhow::Result<()> {
     match command {
         Config::Example => output::print(&config::example())?,
         Config::Check { config, keys } => {
-            load(config.as_deref(), keys)?;
+            staves_node::check_files(&load(config.as_deref(), keys)?.config)?;
             output::answer(out, &ConfigCheck { ok: true }, |_| {
                 "the configuration is sound".into()
             })?;

@@ -156,7 +156,7 @@ impl Links {
             return Err(ClientError::NoAddress);
         }
         let first = self.first.load(Ordering::Relaxed);
-        let mut last = String::new();
+        let (mut last, mut denied) = (String::new(), None);
         for turn in 0..addresses.len() {
             let index = (first + turn) % addresses.len();
             let until = deadline.min(Instant::now() + try_max);
@@ -168,11 +168,20 @@ impl Links {
                 Err(NetError::Refused { packet, .. }) if !packet.code.worth_retrying() => {
                     return Err(ClientError::of(packet.code, packet.text));
                 }
-                Err(error) => last = error.to_string(),
+                Err(error) => {
+                    let denies = |code: &ErrorCode| *code == ErrorCode::Denied;
+                    let hello = matches!(&error, NetError::Hello { code, .. } if code.as_ref().is_some_and(denies));
+                    denied = hello.then_some(ErrorCode::Denied);
+                    last = error.to_string();
+                }
             }
             if Instant::now() >= deadline {
                 break;
             }
+        }
+        if let Some(code) = denied {
+            // Those who were asked before are away, or would say the same.
+            return Err(ClientError::of(code, last));
         }
         let late = Instant::now() >= deadline;
         Err(ClientError::Unreachable {

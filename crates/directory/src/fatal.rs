@@ -1,26 +1,55 @@
-//! Raft's own end: a data folder that cannot be written any more, or a fault of its core.
+//! Raft's own end: a data folder that cannot be written any more, or that was removed, or a fault of its core.
+//!
+//! Who votes into a file that has no name any more forgets its vote with its process, and could vote again in the same term.
 //!
 //! A node whose Raft has ended answers no request to the directory and receives no new map. It must not
 //! stay up for all others and of no use: its process ends ([`crate::Directory::over`]), so that its
 //! supervisor starts it again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use openraft::error::Fatal;
 
 use crate::directory::Inner;
 use crate::error::DirectoryError;
+use crate::store::Store;
 use crate::types::Raft;
+
+/// The time between two looks at the data folder.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Waits until Raft ends by itself, and then reports that this life is over, with the reason.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
-    let Some(reason) = ended(&core.raft).await else {
+    let ended = tokio::select! {
+        ended = ended(&core.raft) => ended,
+        removed = removed(&inner.store) => Some(removed),
+    };
+    let Some(reason) = ended else {
         return;
     };
     inner.end_life(DirectoryError::NotRunning {
         reason: format!("{reason}; look at the disk of the data folder, then start the node again"),
     });
+}
+
+/// Waits until the store's file is removed, or another has its name.
+async fn removed(store: &Store) -> String {
+    let Some(file) = store.file.clone() else {
+        return std::future::pending().await;
+    };
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let looked = file.clone();
+        let gone = tokio::task::spawn_blocking(move || looked.is_gone()).await;
+        if gone.unwrap_or(false) {
+            let path = file.path.display();
+            return format!(
+                "{path} was removed or replaced under the running node, and what it votes would be forgotten"
+            );
+        }
+    }
 }
 
 /// The reason for its end; `None` if it was asked to.
@@ -42,8 +71,6 @@ async fn ended(raft: &Raft) -> Option<String> {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::time::Duration;
-
     use bytes::Bytes;
     use staves_model::testing::node_facts;
     use staves_model::{Change, NodeId};
@@ -104,6 +131,21 @@ pub(crate) mod tests {
         let text = why.map(|why| why.to_string()).unwrap_or_default();
         assert!(text.contains("the directory's store is closed"), "{text}");
         assert!(text.contains("start the node again"), "{text}");
+    }
+
+    /// Regression: a voter whose data folder was removed went on voting, into a file without a name.
+    #[tokio::test]
+    async fn a_data_folder_that_is_removed_ends_the_node_and_says_why() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data = folder.path().join("data");
+        let directory = alone_with(|options| options.data_dir = Some(data.clone())).await;
+        let mut over = directory.over();
+        std::fs::remove_dir_all(&data).expect("removed");
+        let told = tokio::time::timeout(Duration::from_secs(20), over.wait_for(Option::is_some));
+        let why = told.await.expect("in time").expect("it is there").clone();
+        let text = why.map(|why| why.to_string()).unwrap_or_default();
+        assert!(text.contains("was removed or replaced"), "{text}");
+        directory.stop().await;
     }
 
     #[tokio::test]

@@ -19,6 +19,7 @@
 //! A node without a data folder runs the same code on redb's memory backend.
 
 pub(crate) mod damage;
+mod file;
 mod log;
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,7 @@ use serde::{Deserialize, Serialize};
 use staves_model::{ClusterId, NodeId};
 
 use self::damage::Damage;
+use self::file::OpenFile;
 use crate::error::StoreError;
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 
@@ -94,17 +96,21 @@ struct StoreState {
 pub(crate) struct Store {
     memory: Arc<Mutex<StoreState>>,
     writer: Arc<writer::Writer>,
+    /// Its file, if it has one.
+    pub(crate) file: Option<Arc<OpenFile>>,
 }
 
 impl Store {
     /// Opens `folder`, or memory if there is none.
     pub fn open(folder: Option<&Path>) -> Result<Store, StoreError> {
-        let (db, path) = match folder {
+        let (db, path, file) = match folder {
             Some(folder) => {
                 let path = folder.join(FILE);
-                (open_file(folder, &path)?, path)
+                let db = open_file(folder, &path)?;
+                let file = OpenFile::of(&path).map_err(|e| unreadable(&path, &e))?;
+                (db, path, Some(Arc::new(file)))
             }
-            None => (open_memory()?, PathBuf::from("(memory)")),
+            None => (open_memory()?, PathBuf::from("(memory)"), None),
         };
         check_format(&db, &path)?;
         let memory = load(&db).map_err(|e| unreadable(&path, &e))?;
@@ -112,6 +118,7 @@ impl Store {
         Ok(Store {
             memory: Arc::new(Mutex::new(memory)),
             writer: Arc::new(writer),
+            file,
         })
     }
 

@@ -60,4 +60,4 @@ mod witness;
 
 pub use host::services::{HostedService, SERVICES, ServiceOptions};
 pub use node::{Node, run, serve};
-pub use start::{Addresses, StartError};
+pub use start::{Addresses, StartError, check_files};

@@ -206,6 +206,11 @@ pub(crate) fn secrets(config: &Config) -> Result<Option<Secrets>, StartError> {
     Ok(Some(Secrets { nodes, clients }))
 }
 
+/// Looks at the files that a configuration names, as a start does.
+pub fn check_files(config: &Config) -> Result<(), StartError> {
+    secrets(config).map(drop)
+}
+
 /// A warning for a node without a secret, unless only this machine reaches its native port.
 pub(crate) fn trusts(config: &Config, native: SocketAddr) -> Option<&'static str> {
     let open = config.secret_file.is_none() && !native.ip().is_loopback();

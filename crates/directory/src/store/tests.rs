@@ -81,7 +81,7 @@ fn map() -> ClusterMap {
 #[test]
 fn the_stored_map_has_the_layout_of_its_format() {
     let bytes = postcard::to_stdvec(&map()).expect("it encodes");
-    assert_eq!(super::FORMAT, 3);
+    assert_eq!(super::FORMAT, 4);
     assert_eq!(
         (bytes.len(), digest(&bytes)),
         (216, 0x7e5a_4544_9c87_e9ec),

@@ -11,20 +11,20 @@ const MIB: u64 = 1 << 20;
 /// The memory of a node, and what may come on top of it.
 const RESIDENT_MAX: u64 = 128 * MIB + 32 * MIB + 64 * MIB;
 
-struct Client(BufReader<TcpStream>);
+pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn at(node: &Node) -> Client {
+    pub(super) fn at(node: &Node) -> Client {
         let socket = TcpStream::connect(("127.0.0.1", node.resp)).expect("it listens");
         socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
         Client(BufReader::new(socket))
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    pub(super) fn say(&mut self, bytes: &[u8]) {
         self.0.get_mut().write_all(bytes).expect("it takes bytes");
     }
 
-    fn line(&mut self) -> String {
+    pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("an answer");
         line.trim_end().to_owned()

@@ -36,8 +36,9 @@ fn tools_prove_the_secret_and_nodes_another() {
     };
     assert_eq!(ask(&["--secret-file", nodes]).code, Some(0));
     let ran = ask(&[]);
+    // As docs/reference/errors.md has it: `denied`, not `unreachable`.
     assert!(
-        ran.code != Some(0) && ran.stderr.contains("--secret-file"),
+        ran.code == Some(1) && ran.stderr.contains("--secret-file"),
         "{}",
         ran.stderr
     );
@@ -51,6 +52,13 @@ fn tools_prove_the_secret_and_nodes_another() {
     by_variable.args(["--cluster", native, "node", "list"]);
     let ran = by_variable.env("STAVES_SECRET_FILE", clients).output();
     assert!(ran.expect("it runs").status.success());
+    // A configuration is checked with the files that it names.
+    let ran = staves(&["config", "check", "--secret-file", "/nonexistent"]);
+    assert!(
+        ran.code != Some(0) && ran.stderr.contains("/nonexistent"),
+        "{}",
+        ran.stderr
+    );
     // A client's secret makes no node.
     let mut up = vec!["up", "--join", native, "--secret-file", clients];
     up.extend(["--listen", "127.0.0.1:0", "--resp", "127.0.0.1:0"]);

@@ -1,0 +1,57 @@
+//! The store's file as it was opened.
+
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// The file of a name, and no other that has taken its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct OpenFile {
+    pub path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl OpenFile {
+    pub fn of(path: &Path) -> io::Result<OpenFile> {
+        let metadata = std::fs::metadata(path)?;
+        Ok(OpenFile {
+            path: path.to_owned(),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+        })
+    }
+
+    /// True if the name leads to nothing, or to another file. A disk that gives errors says neither.
+    pub fn is_gone(&self) -> bool {
+        match OpenFile::of(&self.path) {
+            Ok(found) => found != *self,
+            Err(error) => {
+                use io::ErrorKind::{NotADirectory, NotFound};
+                matches!(error.kind(), NotFound | NotADirectory)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_removed_or_replaced_is_gone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("f");
+        std::fs::write(&path, "1").expect("written");
+        let open = OpenFile::of(&path).expect("there");
+        std::fs::write(&path, "2").expect("written");
+        assert!(!open.is_gone());
+        let aside = folder.path().join("g");
+        std::fs::rename(&path, &aside).expect("moved");
+        assert!(open.is_gone());
+        std::fs::write(&path, "2").expect("another");
+        assert!(open.is_gone());
+        std::fs::rename(&aside, &path).expect("moved back");
+        assert!(!open.is_gone());
+    }
+}
