@@ -10,6 +10,10 @@
 //! What clients saw is judged life by life. A life knows nothing of the one before; a request that was
 //! sent in an earlier one may still reach it.
 
+use std::collections::BTreeSet;
+
+use staves_model::MemberSlot;
+
 use crate::event::Happening;
 use crate::scale::{MS, QUIET};
 use crate::scenario::Loss;
@@ -161,9 +165,13 @@ impl World {
             let node = self.entry_of(g, x.id).map(|n| &self.nodes[n]);
             node.is_some_and(|n| n.incarnation == x.id.incarnation && n.member.is_some())
         };
-        let sources = self.committed(g).last_open.members.iter().flatten();
-        self.loss == Loss::Waits
-            && self.committed(g).last_open.epoch.0 > 0
-            && sources.filter(|x| x.complete && keeps(x)).count() < self.groups[g].m
+        let group = self.committed(g);
+        let sources = (0..).zip(&group.last_open.members);
+        let kept = sources.filter(|(_, x)| x.as_ref().is_some_and(|x| x.complete && keeps(x)));
+        // Twins hold the same bucket.
+        let buckets: BTreeSet<_> = kept
+            .map(|(slot, _)| group.bucket_slot(MemberSlot(slot)))
+            .collect();
+        self.loss == Loss::Waits && group.last_open.epoch.0 > 0 && buckets.len() < self.groups[g].m
     }
 }

@@ -204,10 +204,7 @@ impl<S: Service> TestCluster<S> {
 
     /// Steps one bucket.
     pub fn step(&mut self, node: usize, event: Event) {
-        let mut out = BucketEffects {
-            value_bytes_max: self.value_bytes_max,
-            ..BucketEffects::default()
-        };
+        let mut out = BucketEffects::within(self.value_bytes_max);
         self.buckets[node].step(self.now, event, &mut out);
         self.take(out);
     }

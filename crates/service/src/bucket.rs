@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use staves_group::{Event, Member};
-use staves_model::mutant::{Mutant, planted};
 use staves_model::{Group, MemberSlot, Revision, Time};
 use staves_wire::group::GroupMessage;
 use staves_wire::service::Answer;
@@ -158,7 +157,7 @@ impl<S: Service> Bucket<S> {
         let others = service.follow_pages(&context.member);
         self.follow_role(others, out);
         if self.serving() {
-            self.release(now, out);
+            self.context.release(now, out);
             if tick {
                 self.service.maintain(&mut self.context, now);
             }
@@ -242,17 +241,11 @@ impl<S: Service> Bucket<S> {
         }
         match self.begin(now, &header, key_hash, op, out) {
             Outcome::Answer { seq, answer, read } => {
-                let bytes = answer.value_bytes();
-                let fits = out.value_bytes_max.is_none_or(|max| bytes <= max);
-                // A copy that waits is memory; a write's answer is kept all the same.
-                if read
-                    && bytes > LARGE_READ_BYTES
-                    && !fits
-                    && !self.context.may_leave(now, seq, read)
-                {
-                    return Err(Refused::Busy);
+                let fits = self.context.fits(now, seq, &answer, out.value_bytes_max);
+                match read && !fits {
+                    true => Err(Refused::Busy),
+                    false => self.context.deliver(now, &header, seq, answer, read),
                 }
-                self.context.deliver(now, &header, seq, answer, read)
             }
             // It may have answered already.
             Outcome::Later => match out.answers.pop_if(|(token, _)| *token == header.token) {
@@ -299,24 +292,6 @@ impl<S: Service> Bucket<S> {
             context, service, ..
         } = self;
         service.execute(context, now, header, key_hash, op, out)
-    }
-
-    fn release(&mut self, now: Time, out: &mut BucketEffects) {
-        let BucketContext {
-            member,
-            waiters,
-            unstable,
-            ..
-        } = &mut self.context;
-        let stable = member.stable();
-        unstable.purge(stable);
-        if waiters.len() == 0 || !member.may_answer(now) {
-            return;
-        }
-        let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
-        waiters.pop(stable, may_read, |token, answer| {
-            out.answers.push((token, Ok(answer)));
-        });
     }
 
     // Executes everything that could not begin before, in order.
@@ -394,6 +369,9 @@ impl<S: Service> Bucket<S> {
         if others || moved || (!serving && self.chosen.is_none()) {
             out.refuse(self.context.waiters.drain(), Refused::Interrupted);
             self.context.unstable.clear();
+        }
+        if serving && !self.was_serving {
+            self.context.begin_serving();
         }
         self.source = source;
         // A newer epoch may be committed, with another slot for this member, before the older one has opened:

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use staves_group::{Effects, Member, Recall};
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{PAGE_BYTES, Time};
 use staves_wire::error::ErrorCode;
 use staves_wire::group::{RequestId, Run};
@@ -9,8 +10,8 @@ use staves_wire::service::Answer;
 
 use crate::answer::{self, Refused};
 use crate::reservation::Reservation;
-use crate::waiting::{Unstable, Waiters};
-use crate::{KeyHash, Limits, NOTHING_KEPT, OpHeader, Outcome};
+use crate::waiting::{LARGE_READ_BYTES, Unstable, Waiters};
+use crate::{BucketEffects, KeyHash, Limits, NOTHING_KEPT, OpHeader, Outcome};
 
 /// Everything of a bucket that a service executes operations with.
 pub struct BucketContext {
@@ -195,6 +196,42 @@ impl BucketContext {
         }
         self.waiters.push(seq, header, answer, read);
         Ok(None)
+    }
+
+    /// True if there is memory for a read's answer, should it have to wait: a copy of a large value.
+    pub(crate) fn fits(&self, now: Time, seq: u64, answer: &Answer, max: Option<usize>) -> bool {
+        let bytes = answer.value_bytes();
+        bytes <= LARGE_READ_BYTES
+            || max.is_none_or(|max| bytes <= max)
+            || self.may_leave(now, seq, true)
+    }
+
+    /// The bucket begins to serve. Over what another process has held it does not know which of the last writes its copies lack:
+    /// they are shown when all have them.
+    pub(crate) fn begin_serving(&mut self) {
+        let (last, stable) = (self.member.last(), self.member.stable());
+        if last > stable {
+            self.unstable.all_until(last);
+        }
+    }
+
+    /// Releases the answers that waited for what is stable now.
+    pub(crate) fn release(&mut self, now: Time, out: &mut BucketEffects) {
+        let BucketContext {
+            member,
+            waiters,
+            unstable,
+            ..
+        } = self;
+        let stable = member.stable();
+        unstable.purge(stable);
+        if waiters.len() == 0 || !member.may_answer(now) {
+            return;
+        }
+        let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
+        waiters.pop(stable, may_read, |token, answer| {
+            out.answers.push((token, Ok(answer)));
+        });
     }
 
     /// True if an answer that depends on `seq` may be released now.

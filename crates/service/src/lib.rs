@@ -103,6 +103,14 @@ pub struct BucketEffects {
 }
 
 impl BucketEffects {
+    /// Of a driver that has so much memory for values.
+    pub fn within(value_bytes_max: Option<usize>) -> BucketEffects {
+        BucketEffects {
+            value_bytes_max,
+            ..BucketEffects::default()
+        }
+    }
+
     fn refuse(&mut self, tokens: Vec<u64>, why: Refused) {
         let refused = tokens.into_iter().map(|token| (token, Err(why)));
         self.answers.extend(refused);

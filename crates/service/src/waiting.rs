@@ -22,18 +22,26 @@ pub(crate) const FREE_READ_BYTES: usize = 64 << 10;
 pub(crate) struct Unstable {
     newest: HashTable<(KeyHash, u64)>,
     order: VecDeque<(u64, KeyHash)>,
+    /// Up to here any key may have been written: by whom, a process that began over what another held does not know. 0 if
+    /// that is stable.
+    all_until: u64,
 }
 
 impl Unstable {
+    /// Takes every key for one that the update of this seq may have written.
+    pub(crate) fn all_until(&mut self, seq: u64) {
+        self.all_until = seq;
+    }
+
     /// The seq that a read of this key hash must wait for; 0 if none.
     #[inline]
     pub(crate) fn seq_of(&self, key_hash: KeyHash) -> u64 {
         if self.newest.is_empty() {
-            return 0;
+            return self.all_until;
         }
         self.newest
             .find(key_hash.spread(), |e| e.0 == key_hash)
-            .map_or(0, |e| e.1)
+            .map_or(self.all_until, |e| e.1)
     }
 
     /// Adds a write.
@@ -50,6 +58,9 @@ impl Unstable {
 
     /// Removes what is stable.
     pub(crate) fn purge(&mut self, stable: u64) {
+        if self.all_until <= stable {
+            self.all_until = 0;
+        }
         while let Some((seq, key_hash)) = self.order.front().copied().filter(|(s, _)| *s <= stable)
         {
             self.order.pop_front();
@@ -64,6 +75,7 @@ impl Unstable {
     pub(crate) fn clear(&mut self) {
         self.newest.clear();
         self.order.clear();
+        self.all_until = 0;
     }
 }
 

@@ -75,13 +75,22 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
 ];
 
 /// The same of worlds with two groups.
-const FAILED_WITH_TWO_GROUPS: &[(u64, usize, usize, &str)] = &[(
-    9,
-    1,
-    1,
-    "a large value found no memory, which another group had, and no room in the log for its refusal: its request waited \
-     past its deadline",
-)];
+const FAILED_WITH_TWO_GROUPS: &[(u64, usize, usize, &str)] = &[
+    (
+        9,
+        1,
+        1,
+        "a large value found no memory, which another group had, and no room in the log for its refusal: its request waited \
+         past its deadline",
+    ),
+    (
+        46,
+        1,
+        1,
+        "a data bucket that began anew over what it had held did not know which of its last writes the copy lacked, and \
+         showed them",
+    ),
+];
 
 #[test]
 fn seeds_that_failed_once_are_clean() {

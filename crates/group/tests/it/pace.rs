@@ -288,10 +288,11 @@ fn who_lacks_processor_time_calls_others_stuck_later() {
     assert_eq!(starved(&mut cluster, 12), 0, "2.4 s, of which 0.6 count");
     assert!(starved(&mut cluster, 12) > 0);
     // The coordinator of an epoch, too.
-    let mut cluster = TestGroup::new(1, 2, 0);
+    let mut cluster = TestGroup::new(1, 2, 1);
     cluster.ticks(5);
-    cluster.silent = Some(NodeId(4));
+    cluster.silent = Some(NodeId(2));
     cluster.replace(2, 4);
+    cluster.tell_map();
     assert_eq!(starved(&mut cluster, 12), 0, "2.4 s, of which 0.6 count");
     assert!(starved(&mut cluster, 12) > 0);
 }
