@@ -265,6 +265,24 @@ impl Outbox {
         self.wake.notify_one();
     }
 
+    /// True if the connection is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.frames.lock().closed
+    }
+
+    /// Waits until it is.
+    pub(crate) async fn closed(&self) {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if self.is_closed() {
+                return;
+            }
+            room.await;
+        }
+    }
+
     /// True if all that was put in has been written.
     pub(crate) fn is_empty(&self) -> bool {
         self.queued.load(Ordering::Relaxed) == 0

@@ -24,6 +24,8 @@ use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
+use crate::native::gate::Gate;
+use crate::native::maps::Maps;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
@@ -361,6 +363,8 @@ impl Running {
             door: doors.resp,
             refused: doors.refused,
             in_flight: doors.in_flight,
+            gate: Gate::default(),
+            maps: Maps::default(),
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes_max.0 as usize,
             redirect: config.resp_redirect,

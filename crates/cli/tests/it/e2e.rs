@@ -12,6 +12,7 @@ use crate::{Ran, staves};
 
 mod bench;
 mod clocks;
+mod crowds;
 mod descriptors;
 mod files;
 mod floods;
