@@ -4,9 +4,9 @@ use bytes::Bytes;
 use staves_model::capacity::{Capacity, Own};
 use staves_model::testing::new_node;
 use staves_model::{
-    Change, ClusterId, ClusterMap, Epoch, GroupId, HASH_SLOTS, HashSlot, Holdings, Incarnation,
-    Medium, MemberId, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, Planner, PlannerConfig,
-    PoolId, PoolKind, Ring, Scheme, Time, whom_to_ping,
+    Change, ClusterId, ClusterMap, Epoch, GroupId, GroupStep, HASH_SLOTS, HashSlot, Holdings,
+    Incarnation, Medium, MemberId, MemberSlot, NewEpoch, NewHoldings, NodeId, Pin, Planner,
+    PlannerConfig, PoolId, PoolKind, Ring, Scheme, Time, whom_to_ping,
 };
 use staves_wire::directory::MapAnswer;
 
@@ -140,16 +140,18 @@ pub fn proposals() -> Vec<Change> {
     };
     vec![
         Change::CommitEpochs(vec![epoch]),
-        Change::Open {
-            group: GroupId(1),
-            epoch: Epoch(1),
-        },
-        Change::Complete {
-            group: GroupId(1),
-            epoch: Epoch(1),
-            slot: MemberSlot(1),
-            incarnation: life(n2),
-        },
+        Change::Steps(vec![
+            GroupStep::Open {
+                group: GroupId(1),
+                epoch: Epoch(1),
+            },
+            GroupStep::Complete {
+                group: GroupId(1),
+                epoch: Epoch(1),
+                slot: MemberSlot(1),
+                incarnation: life(n2),
+            },
+        ]),
         Change::MarkLost {
             groups: vec![GroupId(1)],
         },

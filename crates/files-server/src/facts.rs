@@ -1,6 +1,7 @@
 //! Facts about files that a node reports in its status.
 
 use serde::{Deserialize, Serialize};
+pub use staves_files::{ANSWER_AGE_MAX, OUTAGE_MAX};
 
 /// A pinned file that is not all in memory.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -5,15 +5,13 @@
 //! source, each part once, however many ask; it passes the bytes on to the other holders and waits for none of them.
 //!
 //! **Layout.**
-//! - `pool.rs`: the blocks of one pool. `asked.rs`: requests about them.
+//! - `pool.rs`: the blocks of one pool. `asked.rs`: requests about them. `facts.rs`: what status shows.
 //! - `place.rs`: takes buckets on and gives them up. `returned.rs`: gives blocks back after a false death.
 //! - `fetch.rs`: the home's fetches. `readahead.rs`: fetches ahead of a reader in order.
-//! - `neighbour.rs`: remembers the blocks of another node. `recovery.rs`: has them fetched again when that
-//!   node is gone, by way of `names.rs` and, at the home, `lost.rs`.
+//! - `neighbour.rs`: remembers the blocks of another node. `recovery.rs`: has them fetched again when that node is gone, by `names.rs` and `lost.rs`.
 //! - `pins.rs`: keeps pinned files, with the help of others (`helpers.rs`). `scrub.rs`: finds damaged blocks.
-//! - `away.rs`: says which sources give no answer. `uses.rs`: what mounts report.
-//! - `room.rs`: bounds the memory of requests. `refused.rs`: remembers refusals of servers.
-//! - `door.rs`: gives the memory itself to mounts on this machine.
+//! - `room.rs`: bounds the memory of requests. `refused.rs`: remembers refusals of servers. `away.rs`: says which sources give no
+//!   answer. `uses.rs`: what mounts report. `door.rs`: gives the memory itself to mounts on this machine.
 //!
 //! **Memory.** Blocks lie beside the arena of buckets, and within the node's `--memory` with it: memory that buckets take, files
 //! give up ([`Files::fit`]). Requests take a bounded amount beside that; a small node's blocks leave room for it and for the
@@ -22,7 +20,7 @@
 mod asked;
 mod away;
 mod door;
-mod facts;
+pub mod facts;
 mod fetch;
 mod helpers;
 mod lost;
@@ -55,8 +53,6 @@ use staves_wire::{ErrorCode, ErrorPacket};
 use tokio::runtime::RuntimeFlavor;
 
 pub use self::asked::check_range;
-pub use staves_files::{ANSWER_AGE_MAX, OUTAGE_MAX};
-
 pub use self::facts::{AgainFacts, AwayFacts, LackFacts, UseFacts};
 pub use self::pool::FilesPool;
 use self::pool::{bucket_of, file_of};

@@ -30,10 +30,10 @@ impl Outage {
 
 /// The record of a source's answers.
 #[derive(Debug, Default)]
-pub(crate) struct Availability(Mutex<State>);
+pub(crate) struct Availability(Mutex<LastAnswer>);
 
 #[derive(Debug, Default)]
-struct State {
+struct LastAnswer {
     answered: Option<Instant>,
     outage: Option<Outage>,
 }

@@ -19,19 +19,19 @@ const LISTED_MAX: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct StatCache {
     stats: Mutex<Answers<Option<Stat>>>,
-    lists: Mutex<Answers<Arc<Listed>>>,
+    lists: Mutex<Answers<Arc<FolderList>>>,
 }
 
 /// By path, with the time of each.
 type Answers<T> = HashMap<Vec<u8>, (Instant, T)>;
 
 /// The names in a folder.
-type Listed = BTreeMap<Vec<u8>, Stat>;
+type FolderList = BTreeMap<Vec<u8>, Stat>;
 
 /// A list while it is received: empty for good once it has too many names to be kept.
 #[derive(Debug, Default)]
 pub struct ListRecord {
-    names: Listed,
+    names: FolderList,
     is_too_long: bool,
 }
 
@@ -68,7 +68,7 @@ impl StatCache {
         if list.is_too_long {
             return;
         }
-        let count = |all: &Answers<Arc<Listed>>| -> usize {
+        let count = |all: &Answers<Arc<FolderList>>| -> usize {
             all.values().map(|(_, list)| list.len() + 1).sum()
         };
         let more = list.names.len() + 1;
@@ -101,7 +101,7 @@ impl StatCache {
     }
 
     /// The last list of a folder, if it counts in an outage.
-    pub fn list(&self, folder: &[u8], outage: &Outage) -> Option<Arc<Listed>> {
+    pub fn list(&self, folder: &[u8], outage: &Outage) -> Option<Arc<FolderList>> {
         let all = self.lists.lock();
         let (at, names) = all.get(folder)?;
         outage.admits(*at).then(|| names.clone())

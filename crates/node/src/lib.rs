@@ -33,7 +33,7 @@
 //!
 //! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
-//! `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
+//! `turns`: costly requests, one at a time. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`cpu`], [`resident`]: what the kernel counts.
 
 mod admin;
@@ -55,6 +55,7 @@ pub mod resident;
 mod running;
 mod start;
 pub mod status;
+mod turns;
 mod witness;
 
 pub use host::services::{HostedService, SERVICES, ServiceOptions};

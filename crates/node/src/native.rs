@@ -1,8 +1,7 @@
 //! The native door: what other nodes, clients and people's tools ask of this node (port 1600).
 //!
-//! The handler is called on the connections' tasks and returns at once: group messages and cache
-//! requests step their buckets right there, what costs much goes through the `gate`, and everything that waits goes to a
-//! task that ends by the asker's deadline.
+//! The handler is called on the connections' tasks and returns at once: group messages and cache requests step their buckets right there,
+//! what costs much goes through the `gate`, and everything that waits goes to a task that ends by the asker's deadline.
 
 pub(crate) mod batch;
 mod files;
@@ -29,7 +28,7 @@ use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Handle;
 
 use self::batch::Asker;
-use self::gate::{Cost, Turn};
+use self::gate::{Passage, RequestCost};
 use crate::entry::Entry;
 use crate::running::Running;
 
@@ -78,12 +77,12 @@ impl Handler for NativeDoor {
 /// Each request goes the way of its [cost](gate::cost).
 fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: Reply) {
     match gate::cost(request.opcode()) {
-        Cost::Own => at_once(running, request, reply),
-        Cost::Waits => {
+        RequestCost::Own => at_once(running, request, reply),
+        RequestCost::Waits => {
             reply.mark_costly();
             apart(running, request, reply);
         }
-        Cost::Much => {
+        RequestCost::Much => {
             reply.mark_costly();
             let (running, role) = (running.clone(), peer.hello.role);
             tokio::spawn(async move {
@@ -97,7 +96,7 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: 
     }
 }
 
-/// Of [`Cost::Own`].
+/// Of [`RequestCost::Own`].
 fn at_once(running: &Arc<Running>, request: Message, reply: Reply) {
     match request {
         Message::Service(request) => service(running, request, reply),
@@ -114,7 +113,7 @@ fn at_once(running: &Arc<Running>, request: Message, reply: Reply) {
     }
 }
 
-/// Of [`Cost::Waits`].
+/// Of [`RequestCost::Waits`].
 fn apart(running: &Arc<Running>, request: Message, reply: Reply) {
     match request {
         Message::FileLost(ask) => files::lost(running, ask, reply),
@@ -126,12 +125,12 @@ fn apart(running: &Arc<Running>, request: Message, reply: Reply) {
     }
 }
 
-/// Of [`Cost::Much`].
+/// Of [`RequestCost::Much`].
 async fn in_turn(
     running: &Arc<Running>,
     role: Role,
     request: Message,
-    (turn, reply): (&mut Turn<'_>, Reply),
+    (turn, reply): (&mut Passage<'_>, Reply),
 ) {
     match request {
         Message::FileKeys(ask) => files::keys(running, &ask, reply),

@@ -20,10 +20,11 @@ use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
 use crate::host::Host;
 use crate::native::gate::Gate;
-use crate::native::maps::Maps;
+use crate::native::maps::MapAnswers;
 use crate::status::{
     DirectoryFacts, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
 };
+use crate::turns::Turns;
 use crate::witness::Witness;
 use staves_files_server::Files;
 
@@ -51,14 +52,16 @@ pub(crate) struct Running {
     pub(crate) witness: Witness,
     pub(crate) unopened: Mutex<UnopenedGroups>,
     pub(crate) door: Arc<DoorState>,
+    /// Of costly requests.
+    pub(crate) turns: Turns,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
     /// The memory for requests and answers of clients.
     pub(crate) in_flight: Arc<InFlight>,
     /// The way of requests that cost much.
     pub(crate) gate: Gate,
-    /// Maps for those who ask for them.
-    pub(crate) maps: Maps,
+    /// MapAnswers for those who ask for them.
+    pub(crate) maps: MapAnswers,
     pub(crate) clients_max: u32,
     pub(crate) value_bytes_max: usize,
     pub(crate) redirect: Redirect,

@@ -54,6 +54,21 @@ pub enum Command<'a> {
 }
 
 impl<'a> Command<'a> {
+    /// True if its answer tells of the whole node or cluster: it costs hundreds of times what a GET does.
+    pub fn is_costly(&self) -> bool {
+        match self {
+            Command::KeyCount => true,
+            Command::Local {
+                name: CommandName::Client,
+                args,
+            } => args.at(1).eq_ignore_ascii_case(b"list"),
+            Command::Local { args, .. } => {
+                lookup(args.at(0)).is_none_or(|entry| !entry.flags.contains("fast"))
+            }
+            _ => false,
+        }
+    }
+
     /// The command that these arguments spell. `value_bytes_max` is the configured limit of a value.
     pub fn of(args: Args<'a>, value_bytes_max: usize) -> Command<'a> {
         if args.is_empty() {
@@ -580,5 +595,36 @@ mod tests {
         line("DBSIZE", |command| {
             assert!(matches!(command, Command::KeyCount))
         });
+    }
+
+    #[test]
+    fn what_tells_of_the_whole_node_is_costly() {
+        let costly = |text: &str| {
+            let mut is = false;
+            line(text, |command| is = command.is_costly());
+            is
+        };
+        for text in [
+            "INFO",
+            "info server",
+            "CLUSTER NODES",
+            "CLUSTER SLOTS",
+            "COMMAND",
+            "DBSIZE",
+            "client LIST",
+        ] {
+            assert!(costly(text), "{text}");
+        }
+        for text in [
+            "PING",
+            "GET k",
+            "SET k v",
+            "HELLO 3",
+            "client setinfo lib-name x",
+            "RESET",
+            "MGET a b",
+        ] {
+            assert!(!costly(text), "{text}");
+        }
     }
 }

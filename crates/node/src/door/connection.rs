@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::watch;
 
+mod local;
 mod memory;
 
 use super::Phase;
@@ -25,9 +26,10 @@ use super::completions::{Completion, CompletionQueue};
 use super::remote::{RemoteOp, RemoteOps};
 use crate::host::{Cell, Routes, Waiter};
 use crate::running::Running;
+use crate::turns::Turn;
 use staves_resp::{
-    After, Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply,
-    Protocol, Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
+    Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply, Protocol,
+    Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
 };
 
 /// Most commands of one connection that wait. Beyond, nothing more is read.
@@ -68,6 +70,9 @@ struct Executor {
     /// Its part of the node's memory for requests, and the bytes that it held at the last look.
     part: InFlightPart,
     held: usize,
+    /// The next command waits for its turn among costly ones; the turn that it has got.
+    wants_turn: bool,
+    turn: Option<Turn>,
     /// A command waits for room in that memory, for so many bytes of values at least.
     starved: bool,
     needs: usize,
@@ -111,6 +116,8 @@ impl Connection {
                 held_back: false,
                 part: InFlightPart::new(running.in_flight.clone()),
                 held: 0,
+                wants_turn: false,
+                turn: None,
                 starved: false,
                 needs: 0,
                 routes,
@@ -155,7 +162,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = executor.completions.notified(), if !executor.places.is_empty() => {}
-                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory => {
+                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory && !executor.wants_turn => {
                     let count = count?;
                     turn_bytes += count;
                     executor.part.moved(count);
@@ -165,6 +172,7 @@ impl Connection {
                     door.read_bytes_total.fetch_add(count as u64, Ordering::Relaxed);
                 }
                 ready = writing.writable(), if !executor.output.is_empty() => ready?,
+                turn = executor.running.turns.next(), if executor.wants_turn => executor.turn = Some(turn),
                 () = executor.running.in_flight.room(), if !has_memory || executor.waits_for_memory() => {}
                 () = executor.part.stuck(), if executor.part.is_counted() => {
                     let text = "it held memory for which other connections waited, and hardly took or gave a byte";
@@ -203,7 +211,11 @@ impl Connection {
                 }
                 Ok(Some(frame)) => {
                     let place = executor.places.next();
-                    executor.command(Command::of(frame.args, executor.running.value_bytes_max));
+                    let command = Command::of(frame.args, executor.running.value_bytes_max);
+                    if executor.waits_for_turn(&command) {
+                        break;
+                    }
+                    executor.command(command);
                     if executor.starved {
                         break;
                     }
@@ -435,26 +447,7 @@ impl Executor {
                 join,
             } => self.many(&ops, join),
             Command::KeyCount => self.key_count(),
-            Command::Local { name, args } => {
-                let Executor {
-                    running,
-                    session,
-                    places,
-                    output,
-                    ..
-                } = self;
-                let out = places.tail(output);
-                let after = session.answer(name, args, &**running, out);
-                self.closing |= after == After::Close;
-                if matches!(
-                    name,
-                    CommandName::Client | CommandName::Hello | CommandName::Reset
-                ) {
-                    let client = self.session.client();
-                    let mut clients = self.running.door.clients.lock();
-                    clients.insert(client.id, client.clone());
-                }
-            }
+            Command::Local { name, args } => self.local(name, args),
             Command::Refused(text) => self.error(&text),
         }
     }
@@ -635,30 +628,6 @@ impl Executor {
     }
 
     /// DBSIZE: all nodes are asked. Clients that know the cluster ask them all themselves, and add up.
-    fn key_count(&mut self) {
-        if self.routes.door.is_none() {
-            let text = self.no_pool();
-            return self.places.tail(&mut self.output).error(&text);
-        }
-        if self.running.redirect == Redirect::Moved {
-            let host = &self.running.host;
-            let keys = host.figures_of(self.routes.door).counter("cache_keys");
-            return self.places.tail(&mut self.output).integer(keys as i64);
-        }
-        let place = self.places.next();
-        self.places.push_one(
-            Join::Plain,
-            self.session.protocol(),
-            self.deadline,
-            PartialReply::Away,
-        );
-        let (running, completions) = (self.running.clone(), self.completions.clone());
-        tokio::spawn(async move {
-            let answer = running.key_count().await;
-            completions.answer(place, 0, Ok(answer), None);
-        });
-    }
-
     /// Writes what the kernel takes.
     fn write(&mut self, writing: &WriteHalf<'_>) -> io::Result<()> {
         let mut written = 0;

@@ -19,7 +19,7 @@ const REST: u32 = 3;
 
 /// The cost of a request to the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Cost {
+pub(super) enum RequestCost {
     /// As much as its own bytes, or it has a bound of its own: it is worked on at once.
     Own,
     /// Little, and then it waits for others: a client's connection has only a few.
@@ -29,7 +29,7 @@ pub(super) enum Cost {
 }
 
 /// The cost of each request.
-pub(super) fn cost(of: Opcode) -> Cost {
+pub(super) fn cost(of: Opcode) -> RequestCost {
     match of {
         // What is read and written is bounded by the memory for it; maps are encoded once; signs are only noted.
         Opcode::Service
@@ -37,12 +37,12 @@ pub(super) fn cost(of: Opcode) -> Cost {
         | Opcode::FileFetch
         | Opcode::FilePut
         | Opcode::GetMap
-        | Opcode::Report => Cost::Own,
+        | Opcode::Report => RequestCost::Own,
         Opcode::FileLost
         | Opcode::NodeStop
         | Opcode::NodeStopForced
         | Opcode::NodeDrain
-        | Opcode::NodeResume => Cost::Waits,
+        | Opcode::NodeResume => RequestCost::Waits,
         Opcode::CacheStats
         | Opcode::Status
         | Opcode::GroupState
@@ -54,9 +54,11 @@ pub(super) fn cost(of: Opcode) -> Cost {
         | Opcode::FileChanges
         | Opcode::FileCheck
         | Opcode::FileUse
-        | Opcode::FileAway => Cost::Much,
+        | Opcode::FileAway => RequestCost::Much,
         // Not asked of a running node: refused, or answered before.
-        Opcode::Hello | Opcode::Ping | Opcode::Prove | Opcode::Group | Opcode::Raft => Cost::Own,
+        Opcode::Hello | Opcode::Ping | Opcode::Prove | Opcode::Group | Opcode::Raft => {
+            RequestCost::Own
+        }
         // Answers are none of a handler's.
         Opcode::Welcome
         | Opcode::Pong
@@ -77,7 +79,7 @@ pub(super) fn cost(of: Opcode) -> Cost {
         | Opcode::StatusAnswer
         | Opcode::KeyRangeAnswer
         | Opcode::GroupStateAnswer
-        | Opcode::GroupSumsAnswer => Cost::Own,
+        | Opcode::GroupSumsAnswer => RequestCost::Own,
     }
 }
 
@@ -98,22 +100,22 @@ impl Default for Gate {
 }
 
 /// A place among those that wait for their turn.
-pub(super) struct Place<'a>(&'a Gate);
+pub(super) struct GateWaiter<'a>(&'a Gate);
 
-impl Drop for Place<'_> {
+impl Drop for GateWaiter<'_> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// The right to work.
-pub(super) struct Turn<'a> {
+pub(super) struct Passage<'a> {
     gate: &'a Gate,
     since: Instant,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Turn<'_> {
+impl Passage<'_> {
     /// Lets others do their work: to be called after each piece of work, and after the last.
     pub(super) async fn rest(&mut self) {
         match self.gate.waiting.load(Ordering::Relaxed) {
@@ -126,9 +128,13 @@ impl Turn<'_> {
 
 impl Gate {
     /// Waits for the turn of a request, which is answered if that does not come in time. Nobody waits for more than `patience`.
-    pub(super) async fn turn(&self, reply: Reply, patience: Duration) -> Option<(Turn<'_>, Reply)> {
+    pub(super) async fn turn(
+        &self,
+        reply: Reply,
+        patience: Duration,
+    ) -> Option<(Passage<'_>, Reply)> {
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let place = Place(self);
+        let place = GateWaiter(self);
         if before >= WAITING_MAX {
             let text = format!(
                 "{WAITING_MAX} such requests wait for their turn at this node already; nothing was done"
@@ -150,7 +156,7 @@ impl Gate {
         if reply.is_gone() {
             return None;
         }
-        let turn = Turn {
+        let turn = Passage {
             gate: self,
             since: Instant::now(),
             _permit: permit,
@@ -167,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn one_works_at_a_time_and_rests_while_others_wait() {
         let gate = Gate::default();
-        let mut first = Turn {
+        let mut first = Passage {
             gate: &gate,
             since: Instant::now(),
             _permit: gate.turns.acquire().await.expect("open"),
@@ -176,7 +182,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         first.rest().await;
         assert!(gate.turns.try_acquire().is_err(), "it works on");
-        let _waits = Place(&gate);
+        let _waits = GateWaiter(&gate);
         gate.waiting.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(20));
         first.rest().await;

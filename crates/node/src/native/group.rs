@@ -9,7 +9,7 @@ use staves_net::Reply;
 use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
 use staves_wire::{ErrorCode, Message};
 
-use super::gate::Turn;
+use super::gate::Passage;
 use crate::group_state::GroupState;
 use crate::host::{Cell, Host, Routes};
 
@@ -51,7 +51,7 @@ fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell
 }
 
 /// Gives the sums of the pages of one of its members, of those that are here.
-pub(super) async fn sums(host: &Host, ask: GroupSums, turn: &mut Turn<'_>, reply: Reply) {
+pub(super) async fn sums(host: &Host, ask: GroupSums, turn: &mut Passage<'_>, reply: Reply) {
     let target = GroupTarget { group: ask.group };
     let Some(cell) = cell_at(&host.routes(), ask.group, ask.slot) else {
         return reply.error(ErrorCode::NotFound, no_group(target));
@@ -77,11 +77,7 @@ pub(super) async fn sums(host: &Host, ask: GroupSums, turn: &mut Turn<'_>, reply
 
 /// The sums of a few pages, not of all under one lock: others want the bucket. Where to go on; `None` if it is no member,
 /// or another than at the beginning.
-fn some_sums(
-    cell: &Cell,
-    pages: Range<u32>,
-    answer: &mut Option<GroupSumsAnswer>,
-) -> Option<u32> {
+fn some_sums(cell: &Cell, pages: Range<u32>, answer: &mut Option<GroupSumsAnswer>) -> Option<u32> {
     let state = cell.lock();
     let member = state.bucket.as_ref()?.member();
     let slot = member.slot().filter(|_| member.is_open())?;

@@ -22,22 +22,22 @@ const OF_ONE_MAX: u32 = 2;
 
 /// The answers with maps.
 #[derive(Debug, Default)]
-pub(crate) struct Maps {
+pub(crate) struct MapAnswers {
     /// The newest one that somebody asked for: to encode it costs more than to send it.
     encoded: Mutex<Option<MapAnswer>>,
     waiting: AtomicUsize,
 }
 
 /// One of those that wait for a newer map.
-struct Waits<'a>(&'a AtomicUsize);
+struct MapWaiter<'a>(&'a AtomicUsize);
 
-impl Drop for Waits<'_> {
+impl Drop for MapWaiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-impl Maps {
+impl MapAnswers {
     fn answer(&self, map: &ClusterMap, known: Revision) -> MapAnswer {
         if map.revision <= known {
             return MapAnswer::new(map, known);
@@ -51,9 +51,9 @@ impl Maps {
         encoded.insert(MapAnswer::new(map, known)).clone()
     }
 
-    fn wait(&self) -> Option<Waits<'_>> {
+    fn wait(&self) -> Option<MapWaiter<'_>> {
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let waits = Waits(&self.waiting);
+        let waits = MapWaiter(&self.waiting);
         (before < WAITING_MAX).then_some(waits)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use staves_files_server::{ANSWER_AGE_MAX, OUTAGE_MAX};
+use staves_files_server::facts::{ANSWER_AGE_MAX, OUTAGE_MAX};
 use staves_model::Scheme;
 use staves_model::policy::PoolWarning;
 

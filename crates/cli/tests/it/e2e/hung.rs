@@ -289,9 +289,12 @@ fn d11_a_source_that_is_away_is_told_and_what_is_in_memory_is_opened() {
         cluster.wait_for("it is said", 0, |s| warnings(s).contains(away));
         assert_eq!(strict(), Some(5));
         assert!(away_seconds(&cluster) > 0);
-        let shown = cluster.run(0, &["files", "show", "source"]);
-        assert_ne!(shown.code, Some(0));
-        assert!(shown.stderr.contains(away), "{}", shown.stderr);
+        // The kernel lets no process end that waits for what a file server in user space has begun.
+        if is_broken {
+            let shown = cluster.run(0, &["files", "show", "source"]);
+            assert_ne!(shown.code, Some(0));
+            assert!(shown.stderr.contains(away), "{}", shown.stderr);
+        }
         for point in &points {
             let (folder, want) = (point.0.clone(), whole.clone());
             within("what is in memory", move || {
