@@ -162,12 +162,9 @@ impl Reply {
         self.outbox.total()
     }
 
-    /// True if there is room for a large answer.
-    pub fn has_room(&self) -> bool {
-        self.owed
-            .in_flight
-            .as_ref()
-            .is_none_or(|all| all.has_room())
+    /// True if a client asked: what it is answered counts in the memory for requests.
+    pub fn is_of_client(&self) -> bool {
+        self.owed.in_flight.is_some()
     }
 
     /// Answers. Never blocks; if the connection is gone, so is the answer.
