@@ -26,9 +26,11 @@ use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
 /// lie in memory at once, here and at the asker, and are one message.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// A client's batch whose operations are passed on takes so much memory at least: of each node at least one value comes, however
-/// large.
-const PASSED_BYTES_MIN: usize = 4 << 20;
+/// The memory for answers is taken in steps of so many bytes.
+const STEP_BYTES: usize = 1 << 20;
+/// What is passed on of a client's batch takes so much memory, and is answered by as many bytes; of each node at least one value comes,
+/// however large.
+const PASSED_BYTES: usize = 4 << 20;
 
 /// The receiver of a batch's answers.
 pub(crate) enum Asker {
@@ -56,18 +58,18 @@ impl Asker {
         }
     }
 
-    /// Takes memory for answers, of which this many bytes are wanted, as far as there is any; most bytes of the answers. Small ones
-    /// go on while it is taken.
-    fn take(&self, part: &mut InFlightPart, wanted: u32) -> usize {
-        let wanted = match wanted {
+    /// Most bytes of a batch's answers, of which its asker wants so many, and those of them that are its already.
+    fn answer_bytes_max(&self, part: &mut InFlightPart, wanted: u32) -> (usize, usize) {
+        let max = match wanted {
             0 => ANSWER_BYTES_MAX,
             _ if planted(Mutant::AnswersBeyondBound) => ANSWER_BYTES_MAX,
             wanted => ANSWER_BYTES_MAX.min(wanted as usize),
         };
-        match self {
-            Asker::Wire(_) => part.set_up_to(wanted),
-            Asker::Here(_) => wanted,
-        }
+        let taken = match self {
+            Asker::Wire(_) => part.set_up_to(max.min(STEP_BYTES)),
+            Asker::Here(_) => max,
+        };
+        (max, taken)
     }
 }
 
@@ -163,6 +165,15 @@ impl Batch {
         state.answers.truncate(index);
     }
 
+    /// Takes memory for so many bytes of answers in all, as far as there is any. Those that it has.
+    fn take_up_to(&self, bytes: usize) -> usize {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let taken = state.part.set_up_to(bytes);
+        state.expected_bytes = state.expected_bytes.max(taken);
+        taken
+    }
+
     /// Takes memory for one more value of so many bytes, if there is any.
     fn has_room_for(&self, value_bytes: usize) -> bool {
         let mut guard = self.state.lock();
@@ -204,7 +215,10 @@ impl Batch {
         let state = &mut *guard;
         let nothing = InFlightPart::new(self.host.upgrade()?.options().in_flight.clone());
         let asker = state.asker.take()?;
-        Some((asker, std::mem::replace(&mut state.part, nothing)))
+        let mut part = std::mem::replace(&mut state.part, nothing);
+        // Who waits holds nothing of what others wait for.
+        part.set(0);
+        Some((asker, part))
     }
 
     /// All operations were handed in; true if all have their answers.
@@ -369,8 +383,9 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
     let is_client = asker.is_client();
-    let answer_bytes_max = asker.take(&mut part, request.answer_bytes_max);
-    let batch = Batch::new(host, id, &request, asker, (part, answer_bytes_max));
+    let (answer_bytes_max, taken_bytes) =
+        asker.answer_bytes_max(&mut part, request.answer_bytes_max);
+    let batch = Batch::new(host, id, &request, asker, (part, taken_bytes));
     let batch = Arc::new(batch);
     let mut hand = Hand {
         host,
@@ -381,6 +396,7 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
         sides: Sides::default(),
         answer_bytes: 0,
         answer_bytes_max,
+        taken_bytes,
         is_client,
         short_bytes: 0,
         touched: Vec::new(),
@@ -425,6 +441,10 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
     }
     let now = hand.now;
     let bytes_left = hand.answer_bytes_max.saturating_sub(hand.answer_bytes);
+    let bytes_left = match is_client {
+        true => bytes_left.min(PASSED_BYTES),
+        false => bytes_left,
+    };
     batch.expects(hand.answer_bytes);
     if !hand.touched.is_empty() {
         hand.touched.iter().for_each(|cell| cell.flush(host, now));
@@ -439,8 +459,7 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
         };
         tokio::spawn(async move {
             let in_flight = &host.options().in_flight;
-            let bytes = bytes_left.max(PASSED_BYTES_MIN);
-            if !is_client || batch.room(in_flight, bytes, deadline).await {
+            if !is_client || batch.room(in_flight, PASSED_BYTES, deadline).await {
                 return pass(host.router().clone(), batch, request, elsewhere, deadline).await;
             }
             let refuse = |last, index| batch.put(index, no_room(in_flight)) || last;
@@ -588,6 +607,8 @@ struct Hand<'a> {
     /// Of the answers so far, those included that are still to come.
     answer_bytes: usize,
     answer_bytes_max: usize,
+    /// Those for which there is memory.
+    taken_bytes: usize,
     is_client: bool,
     /// Bytes of a value that was read and let go: there is no memory for it.
     short_bytes: usize,
@@ -596,8 +617,12 @@ struct Hand<'a> {
 
 impl Hand<'_> {
     /// True if the answers have as many bytes as go at once.
-    fn is_full(&self) -> bool {
-        self.answer_bytes >= self.answer_bytes_max
+    fn is_full(&mut self) -> bool {
+        if self.answer_bytes >= self.taken_bytes && self.taken_bytes < self.answer_bytes_max {
+            let wanted = self.answer_bytes_max.min(self.answer_bytes + STEP_BYTES);
+            self.taken_bytes = self.batch.take_up_to(wanted);
+        }
+        self.short_bytes > 0 || self.answer_bytes >= self.taken_bytes
     }
 
     /// Hands an operation to a bucket, if it is this node's to answer for. Its answer is noted in the batch then,
@@ -634,7 +659,6 @@ impl Hand<'_> {
         match submitted {
             Ok(Some(answer)) if self.is_too_much(op, &answer) => {
                 self.short_bytes = answer.value_bytes();
-                self.answer_bytes = self.answer_bytes_max;
                 if ordered {
                     self.sides.refuse(cell.group, Refused::Busy);
                 }
@@ -793,6 +817,7 @@ mod tests {
             sides: Sides::default(),
             answer_bytes: 0,
             answer_bytes_max: ANSWER_BYTES_MAX,
+            taken_bytes: ANSWER_BYTES_MAX,
             is_client: false,
             short_bytes: 0,
             touched: Vec::new(),

@@ -3,15 +3,17 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
-use staves_model::{ClusterId, GroupId, MemberSlot, Revision};
+use bytes::Bytes;
+use staves_model::{ClientId, ClusterId, GroupId, MemberSlot, Revision, ServiceId};
 use staves_net::Identity;
 use staves_wire::admin::GroupSums;
-use staves_wire::cache::CacheStats;
+use staves_wire::cache::{CacheStats, OwnedOp};
 use staves_wire::directory::GetMap;
 use staves_wire::frame::{self, Envelope, HEADER_BYTES, Header};
-use staves_wire::service::PoolRef;
+use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{Message, Opcode};
 
+use super::floods::{Client, MIB, RESIDENT_MAX, resident_max, set};
 use super::*;
 
 /// A connection of a client, after the hello.
@@ -84,7 +86,7 @@ fn deaths(cluster: &Cluster) -> Vec<String> {
 #[test]
 fn a_flood_of_costly_requests_costs_others_little() {
     let cluster = Cluster::start(3);
-    let sums = |group| {
+    let sums = |group: u32| {
         Message::GroupSums(GroupSums {
             group: GroupId(group % 32 + 1),
             slot: MemberSlot((group % 2) as u8),
@@ -135,4 +137,66 @@ fn of_one_connection_only_a_few_requests_wait_for_a_newer_map() {
     socket.set_nonblocking(true).expect("a socket");
     let more = socket.read(&mut [0]).map_err(|error| error.kind());
     assert_eq!(more, Err(ErrorKind::WouldBlock), "two wait");
+}
+
+/// Forty connections ask one node for 1,000 values of 1 MiB by each of their requests, and take none. Regression: those that came together
+/// all saw that there was room, and were answered by 16 MiB each: 1.4 GiB.
+#[test]
+fn batches_that_come_together_share_the_memory_for_their_answers() {
+    let cluster = Cluster::start(1);
+    let node = &cluster.nodes[0];
+    let mut client = Client::at(node);
+    for i in 0..8 {
+        client.say(&set(&format!("big{i}"), 1 << 20));
+        assert_eq!(client.line(), "+OK");
+    }
+    let get = |i: usize| OwnedOp::Get {
+        key: Bytes::from(format!("big{}", i % 8)),
+    };
+    let reads = |count: usize| {
+        Message::Service(ServiceRequest {
+            revision: Revision(0),
+            service: ServiceId::CACHE,
+            pool: PoolRef::Name("cache".into()),
+            client: ClientId(0),
+            floor: 1,
+            retry: false,
+            forwarded: false,
+            answer_bytes_max: 0,
+            ops: (0..count).map(|i| get(i).numbered(0)).collect(),
+        })
+    };
+    flood(&cluster, 40, &frames([reads(1000)]), Duration::from_secs(6));
+    let most = resident_max(node);
+    assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+    // Whoever comes after them is answered by all that goes at once.
+    let mut socket = native(node);
+    let begun = Instant::now();
+    loop {
+        socket
+            .write_all(&frames([reads(8)]))
+            .expect("it takes bytes");
+        let bytes = service_answer_bytes(&mut socket);
+        if bytes >= 8 << 20 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{bytes} bytes");
+    }
+}
+
+/// The bytes of the answers to a request, in however many frames.
+fn service_answer_bytes(socket: &mut TcpStream) -> usize {
+    let mut all = 0;
+    loop {
+        let mut header = [0; HEADER_BYTES];
+        socket.read_exact(&mut header).expect("an answer");
+        let header = Header::decode(&header).expect("the node speaks well");
+        let mut body = vec![0; header.body_len as usize];
+        socket.read_exact(&mut body).expect("all of it");
+        assert_eq!(header.opcode, Opcode::ServiceAnswers as u8);
+        all += body.len();
+        if header.flags & frame::FLAG_MORE == 0 {
+            return all;
+        }
+    }
 }

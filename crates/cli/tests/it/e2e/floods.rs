@@ -7,24 +7,24 @@ use super::*;
 
 const VALUE_BYTES: usize = 4 << 20;
 const VALUES: usize = 4;
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 /// The memory of a node, and what may come on top of it.
-const RESIDENT_MAX: u64 = 128 * MIB + 32 * MIB + 64 * MIB;
+pub(super) const RESIDENT_MAX: u64 = 128 * MIB + 32 * MIB + 64 * MIB;
 
-struct Client(BufReader<TcpStream>);
+pub(super) struct Client(BufReader<TcpStream>);
 
 impl Client {
-    fn at(node: &Node) -> Client {
+    pub(super) fn at(node: &Node) -> Client {
         let socket = TcpStream::connect(("127.0.0.1", node.resp)).expect("it listens");
         socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
         Client(BufReader::new(socket))
     }
 
-    fn say(&mut self, bytes: &[u8]) {
+    pub(super) fn say(&mut self, bytes: &[u8]) {
         self.0.get_mut().write_all(bytes).expect("it takes bytes");
     }
 
-    fn line(&mut self) -> String {
+    pub(super) fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).expect("an answer");
         line.trim_end().to_owned()
@@ -53,7 +53,7 @@ impl Client {
 }
 
 /// The most memory that the node's process has had.
-fn resident_max(node: &Node) -> u64 {
+pub(super) fn resident_max(node: &Node) -> u64 {
     let pid = node.child.as_ref().expect("it runs").id();
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -135,7 +135,7 @@ fn a_thousand_large_values_behind_small_ones_come_in_bounded_parts() {
     }
 }
 
-fn set(key: &str, bytes: usize) -> Vec<u8> {
+pub(super) fn set(key: &str, bytes: usize) -> Vec<u8> {
     let mut command =
         format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${bytes}\r\n", key.len()).into_bytes();
     command.resize(command.len() + bytes, b'v');
