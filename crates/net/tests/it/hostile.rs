@@ -297,10 +297,12 @@ fn of_one_client_only_a_few_costly_requests_are_under_way() {
             assert!(!reply.is_gone());
             reply.send(&status(1));
         }
-        for _ in 0..100 {
-            assert!(matches!(raw.hear().await, Some((_, answer)) if answer == status(1)));
+        for answered in 0..101 {
+            let (request, answer) = raw.hear().await.expect("an answer");
+            let (behind, length) = (request == 100, if request == 100 { 40 } else { 1 });
+            assert_eq!(answer, status(length));
+            assert!(!behind || answered > 96, "it came after {answered}");
         }
-        assert_eq!(raw.hear().await, Some((100, status(40))));
         raw.say(101, &ask(COSTLY)).await;
         wait_until_async("the last", || !script.kept.lock().unwrap().is_empty()).await;
         let last = script.kept.lock().unwrap().pop().expect("just seen");
