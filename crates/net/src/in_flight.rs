@@ -175,6 +175,24 @@ impl InFlightPart {
         true
     }
 
+    /// It is to hold so many bytes, or as many of them as there is room for. The bytes that it may hold.
+    pub fn set_up_to(&mut self, bytes: usize) -> usize {
+        let wanted = bytes.saturating_sub(FREE_BYTES);
+        let more = wanted.saturating_sub(self.counted);
+        let queued = self.of.queued.load(Ordering::Relaxed);
+        let max = self.of.bytes_max.saturating_sub(queued);
+        let some = |held: usize| more.min(max.saturating_sub(held));
+        let take = |held: usize| (some(held) > 0).then(|| held + some(held));
+        let held = &self.of.held;
+        if let Ok(before) = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
+            if self.counted == 0 {
+                (self.moved, self.moving_since) = (0, Instant::now());
+            }
+            self.counted += some(before);
+        }
+        bytes.min(FREE_BYTES + self.counted)
+    }
+
     /// So many bytes came or went.
     #[inline]
     pub fn moved(&mut self, bytes: usize) {
@@ -247,6 +265,22 @@ mod tests {
         assert_eq!(all.held_bytes(), 0);
         // Alone it may be larger than the budget.
         assert!(b.try_set(100 * MIB) && !c.try_set(2 * FREE_BYTES));
+    }
+
+    /// Of what comes together not everybody finds all the room that there is.
+    #[test]
+    fn as_much_is_taken_as_there_is() {
+        let all = InFlight::new(4 * MIB);
+        let [mut a, mut b, mut c] = [(); 3].map(|()| InFlightPart::new(all.clone()));
+        assert_eq!(a.set_up_to(1), 1);
+        assert_eq!(a.set_up_to(3 * MIB + FREE_BYTES), 3 * MIB + FREE_BYTES);
+        assert_eq!(b.set_up_to(3 * MIB), MIB + FREE_BYTES);
+        assert_eq!(c.set_up_to(3 * MIB), FREE_BYTES);
+        assert_eq!(all.held_bytes(), 4 * MIB);
+        a.set(0);
+        assert_eq!(b.set_up_to(3 * MIB), 3 * MIB);
+        assert_eq!(b.set_up_to(1), 1, "what it has it keeps");
+        assert_eq!(all.held_bytes(), 3 * MIB - FREE_BYTES);
     }
 
     #[tokio::test]

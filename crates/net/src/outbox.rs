@@ -69,8 +69,8 @@ struct Frames {
 struct OutboxChunk {
     bytes: BytesMut,
     since: Instant,
-    /// Some of it has left: the rest has to follow.
-    begun: bool,
+    /// Bytes of it that have left: the rest has to follow.
+    begun: usize,
 }
 
 impl OutboxChunk {
@@ -78,7 +78,7 @@ impl OutboxChunk {
         OutboxChunk {
             bytes,
             since: Instant::now(),
-            begun: false,
+            begun: 0,
         }
     }
 
@@ -265,6 +265,24 @@ impl Outbox {
         self.wake.notify_one();
     }
 
+    /// True if the connection is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.frames.lock().closed
+    }
+
+    /// Waits until it is.
+    pub(crate) async fn closed(&self) {
+        loop {
+            let room = self.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            if self.is_closed() {
+                return;
+            }
+            room.await;
+        }
+    }
+
     /// True if all that was put in has been written.
     pub(crate) fn is_empty(&self) -> bool {
         self.queued.load(Ordering::Relaxed) == 0
@@ -288,15 +306,15 @@ impl Outbox {
             }
         }
         let (mut bulk, mut room) = (Vec::new(), BULK_TAKE_BYTES);
-        while let Some(frame) = frames.next_bulk(room, &mut late) {
-            room = room.saturating_sub(frame.len());
-            bulk.push(frame);
+        while let Some(piece) = frames.next_bulk(room, &mut late) {
+            room = room.saturating_sub(piece.len());
+            bulk.push(piece);
         }
         drop(frames);
         if let Some(group) = &self.group {
             group.take(PIECES_MAX / 2, TAKE_BYTES, || self.next_request(), pieces);
         }
-        pieces.extend(bulk.into_iter().map(Piece::bulk));
+        pieces.extend(bulk);
         if late > 0 {
             self.less(late);
         }
@@ -334,7 +352,7 @@ impl Outbox {
             }
             return;
         }
-        self.less(piece.body.len());
+        self.less(piece.counts);
         // A short frame of a large message shares the memory of all of it.
         if !piece.bulk && piece.body.capacity() <= 2 * CHUNK_BYTES {
             piece.body.clear();
@@ -472,7 +490,7 @@ impl Frames {
 
     /// The next frame of the large message whose turn it is, if it fits. Those whose deadline passed before they
     /// began are let go, and counted.
-    fn next_bulk(&mut self, room: usize, late: &mut usize) -> Option<BytesMut> {
+    fn next_bulk(&mut self, room: usize, late: &mut usize) -> Option<Piece> {
         loop {
             let front = self.bulk.front_mut()?;
             let end = match front.bytes.first_chunk().map(Header::decode) {
@@ -485,9 +503,8 @@ impl Frames {
                 return None;
             }
             let mut frame = front.bytes.split_to(end);
-            if !front.begun {
-                front.begun = true;
-                let before = frame.len();
+            let before = frame.len();
+            if front.begun == 0 {
                 frame = aged(frame, front.since.elapsed());
                 if frame.is_empty() {
                     *late += before + front.bytes.len();
@@ -495,10 +512,14 @@ impl Frames {
                     continue;
                 }
             }
+            front.begun += before;
+            let mut piece = Piece::bulk(frame);
+            // The memory of all of it is held until the last frame is written.
             if front.bytes.is_empty() {
+                piece.counts = front.begun;
                 self.bulk.pop_front();
             }
-            return Some(frame);
+            return Some(piece);
         }
     }
 }
@@ -537,12 +558,15 @@ pub(crate) struct Piece {
     body: BytesMut,
     /// Of a large message.
     bulk: bool,
+    /// Bytes that wait no longer once it is written.
+    counts: usize,
 }
 
 impl Piece {
     fn frames(body: BytesMut) -> Piece {
         Piece {
             header: None,
+            counts: body.len(),
             body,
             bulk: false,
         }
@@ -551,6 +575,7 @@ impl Piece {
     fn bulk(body: BytesMut) -> Piece {
         Piece {
             bulk: true,
+            counts: 0,
             ..Piece::frames(body)
         }
     }
@@ -561,6 +586,7 @@ impl Piece {
             header: Some(frame::group_header(request, more, &body)),
             body,
             bulk: false,
+            counts: 0,
         }
     }
 

@@ -11,6 +11,10 @@ use tokio::sync::Notify;
 use crate::in_flight::InFlight;
 use crate::outbox::{NotPut, Outbox};
 
+/// Most requests of one client's connection whose answers cost much, begun and not answered: until they are, nothing more
+/// is read of it.
+pub(crate) const COSTLY_MAX: u32 = 4;
+
 /// The requests of a connection that have begun and are not answered.
 pub(crate) struct Owed {
     state: Mutex<OwedState>,
@@ -23,6 +27,8 @@ pub(crate) struct Owed {
 #[derive(Clone, Copy, Default)]
 struct OwedState {
     requests: u32,
+    /// Those among them whose answers cost much.
+    costly: u32,
     bytes: usize,
 }
 
@@ -35,11 +41,13 @@ impl Owed {
         }
     }
 
-    /// Waits until fewer than so many are owed.
+    /// Waits until fewer than so many are owed; by a client's connection, fewer costly ones, too.
     pub(crate) async fn wait_below(&self, requests_max: u32, bytes_max: usize) {
+        let is_client = self.in_flight.is_some();
         let is_below = || {
             let now = *self.state.lock();
-            now.requests < requests_max && now.bytes < bytes_max
+            let costly = is_client && now.costly >= COSTLY_MAX;
+            now.requests < requests_max && now.bytes < bytes_max && !costly
         };
         while !is_below() {
             let less = self.less.notified();
@@ -70,9 +78,10 @@ impl Owed {
         state.bytes += bytes;
     }
 
-    fn remove(&self, bytes: usize) {
+    fn remove(&self, bytes: usize, costly: bool) {
         let mut state = self.state.lock();
         state.requests -= 1;
+        state.costly -= u32::from(costly);
         state.bytes -= bytes;
         drop(state);
         if let Some(in_flight) = &self.in_flight {
@@ -91,6 +100,7 @@ pub struct Reply {
     what: &'static str,
     bytes: usize,
     deadline: Option<Instant>,
+    costly: bool,
     answered: bool,
 }
 
@@ -111,6 +121,7 @@ impl Reply {
             what,
             bytes,
             deadline,
+            costly: false,
             answered: false,
         }
     }
@@ -125,18 +136,35 @@ impl Reply {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
 
+    /// The answer costs more than its asker pays by asking, or waits for others: a client's connection has only a few such requests
+    /// at a time, and waits with all that comes behind them. Those that it has now, with this one.
+    pub fn mark_costly(&mut self) -> u32 {
+        let mut state = self.owed.state.lock();
+        if !std::mem::replace(&mut self.costly, true) {
+            state.costly += 1;
+        }
+        state.costly
+    }
+
+    /// True if the connection has ended: nobody will hear the answer.
+    pub fn is_gone(&self) -> bool {
+        self.outbox.is_closed()
+    }
+
+    /// Ends when the connection has.
+    pub async fn gone(&self) {
+        self.outbox.closed().await;
+    }
+
     /// Bytes of answers that the server's connections, all together, have not taken yet: memory that somebody who answers
     /// with much should know of.
     pub fn server_queued_bytes(&self) -> usize {
         self.outbox.total()
     }
 
-    /// True if there is room for a large answer.
-    pub fn has_room(&self) -> bool {
-        self.owed
-            .in_flight
-            .as_ref()
-            .is_none_or(|all| all.has_room())
+    /// True if a client asked: what it is answered counts in the memory for requests.
+    pub fn is_of_client(&self) -> bool {
+        self.owed.in_flight.is_some()
     }
 
     /// Answers. Never blocks; if the connection is gone, so is the answer.
@@ -185,6 +213,6 @@ impl Drop for Reply {
             let text = format!("{} was dropped without an answer", self.what);
             self.put(&Message::error(ErrorCode::Internal, text));
         }
-        self.owed.remove(self.bytes);
+        self.owed.remove(self.bytes, self.costly);
     }
 }

@@ -41,6 +41,7 @@ mod clock;
 pub mod config;
 pub mod cpu;
 mod door;
+mod drivers;
 mod entry;
 mod forward;
 pub mod group_state;

@@ -1,11 +1,13 @@
 //! The native door: what other nodes, clients and people's tools ask of this node (port 1600).
 //!
 //! The handler is called on the connections' tasks and returns at once: group messages and cache requests step their buckets right there,
-//! everything that waits goes to a task that ends by the asker's deadline.
+//! what costs much goes through the `gate`, and everything that waits goes to a task that ends by the asker's deadline.
 
 pub(crate) mod batch;
 mod files;
+pub(crate) mod gate;
 mod group;
+pub(crate) mod maps;
 mod numbers;
 mod sides;
 
@@ -15,10 +17,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::policy::{self, StopUnjudged};
-use staves_model::{Change, MemberId, NodeId, ServiceId};
+use staves_model::{Change, NodeId, ServiceId};
 use staves_net::{Handler, NetError, PeerInfo, Reply};
-use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget, StatusAnswer};
-use staves_wire::directory::{GetMap, MapAnswer, Propose, Proposed, RaftAnswer, Report};
+use staves_wire::admin::{NodeTarget, StatusAnswer};
+use staves_wire::directory::{Propose, Proposed, RaftAnswer, Report};
 use staves_wire::group::GroupEnvelope;
 use staves_wire::hello::{Hello, Role};
 use staves_wire::service::{PoolRef, ServiceRequest};
@@ -26,13 +28,12 @@ use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Handle;
 
 use self::batch::Asker;
+use self::gate::{Passage, RequestCost};
 use crate::entry::Entry;
 use crate::running::Running;
 
 /// The deadline of a request that has none.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Longest that a newer map is waited for.
-const MAP_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The handler of the native door. The directory is there from the start: the cluster talks to a node
 /// while it joins. All else comes with `running`.
@@ -73,52 +74,96 @@ impl Handler for NativeDoor {
     }
 }
 
-fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, reply: Reply) {
+/// Each request goes the way of its [cost](gate::cost).
+fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: Reply) {
+    match gate::cost(request.opcode()) {
+        RequestCost::Own => at_once(running, request, reply),
+        RequestCost::Waits => {
+            reply.mark_costly();
+            apart(running, request, reply);
+        }
+        RequestCost::Much => {
+            reply.mark_costly();
+            let (running, role) = (running.clone(), peer.hello.role);
+            tokio::spawn(async move {
+                let patience = time_left(&reply).min(PATIENCE);
+                if let Some((mut turn, reply)) = running.gate.turn(reply, patience).await {
+                    in_turn(&running, role, request, (&mut turn, reply)).await;
+                    turn.rest().await;
+                }
+            });
+        }
+    }
+}
+
+/// Of [`RequestCost::Own`].
+fn at_once(running: &Arc<Running>, request: Message, reply: Reply) {
     match request {
         Message::Service(request) => service(running, request, reply),
         Message::FileRead(ask) => files::read(running, ask, reply),
         Message::FileFetch(ask) => files::fetch(running, ask, reply),
         Message::FilePut(ask) => files::put(running, ask, reply),
+        Message::GetMap(ask) => maps::get(running, ask, reply),
+        // Passed on to the directory's leader (row D5).
+        Message::Report(Report { seen, .. }) => {
+            seen.into_iter().for_each(|e| running.witness.heard(e));
+            reply.send(&Message::Done);
+        }
+        other => unasked(&other, reply),
+    }
+}
+
+/// Of [`RequestCost::Waits`].
+fn apart(running: &Arc<Running>, request: Message, reply: Reply) {
+    match request {
+        Message::FileLost(ask) => files::lost(running, ask, reply),
+        Message::NodeStop(target) => node_stop(running, target, false, reply),
+        Message::NodeStopForced(target) => node_stop(running, target, true, reply),
+        Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
+        Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
+        other => unasked(&other, reply),
+    }
+}
+
+/// Of [`RequestCost::Much`].
+async fn in_turn(
+    running: &Arc<Running>,
+    role: Role,
+    request: Message,
+    (turn, reply): (&mut Passage<'_>, Reply),
+) {
+    match request {
         Message::FileKeys(ask) => files::keys(running, &ask, reply),
         Message::FileChanges(ask) => files::changes(running, ask, reply),
-        Message::FileLost(ask) => files::lost(running, ask, reply),
-        Message::FileCheck(ask) => files::check(running, ask, reply),
+        Message::FileCheck(ask) => files::check(running, ask, reply).await,
         Message::FileUse(told) => files::used(running, told, reply),
         Message::FileAway(told) => files::away(running, told, reply),
         Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),
-        Message::GetMap(ask) => get_map(running, ask, reply),
         Message::Status => {
             let json = Bytes::from(running.status_json());
             reply.send(&Message::StatusAnswer(StatusAnswer { json }));
         }
         Message::GroupState(target) => group::state(&running.host, target, reply),
-        Message::GroupSums(ask) => group::sums(&running.host, ask, reply),
-        Message::GroupMend(_) if peer.hello.role == Role::Client => {
+        Message::GroupSums(ask) => group::sums(&running.host, ask, turn, reply).await,
+        Message::GroupMend(_) if role == Role::Client => {
             reply.error(
                 ErrorCode::Denied,
                 "clients do not mend pages: 'staves scrub' does",
             );
         }
         Message::GroupMend(ask) => group::mend(&running.host, &ask, reply),
-        Message::KeyRange(target) => key_range(running, target, reply),
-        Message::NodeStop(target) => node_stop(running, target, false, reply),
-        Message::NodeStopForced(target) => node_stop(running, target, true, reply),
-        Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
-        Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
-        Message::Propose(proposal) => propose(running, peer, proposal, reply),
-        // Passed on to the directory's leader (row D5).
-        Message::Report(Report { seen, .. }) => {
-            seen.into_iter().for_each(|e| running.witness.heard(e));
-            reply.send(&Message::Done);
-        }
-        other => {
-            let text = format!(
-                "'{}' is not asked of a node on its own: nodes say it through the directory's messages",
-                other.opcode().word()
-            );
-            reply.error(ErrorCode::Unsupported, text);
-        }
+        Message::KeyRange(target) => maps::key_range(running, target, reply),
+        Message::Propose(proposal) => propose(running, role, proposal, reply),
+        other => unasked(&other, reply),
     }
+}
+
+fn unasked(request: &Message, reply: Reply) {
+    let text = format!(
+        "'{}' is not asked of a node on its own: nodes say it through the directory's messages",
+        request.opcode().word()
+    );
+    reply.error(ErrorCode::Unsupported, text);
 }
 
 /// Operations of a service on groups.
@@ -151,68 +196,6 @@ fn cache_stats(running: &Running, pool: &PoolRef, reply: Reply) {
             reply.error(ErrorCode::NotFound, text);
         }
     }
-}
-
-fn get_map(running: &Running, ask: GetMap, reply: Reply) {
-    let mut map = running.directory.map();
-    let now = map.borrow().clone();
-    if now.revision > ask.known || ask.wait_ms == 0 {
-        return reply.send(&Message::MapAnswer(MapAnswer::new(&now, ask.known)));
-    }
-    let wait = Duration::from_millis(ask.wait_ms.into()).min(MAP_WAIT_MAX);
-    tokio::spawn(async move {
-        let newer = map.wait_for(|map| map.revision > ask.known);
-        let newest = match tokio::time::timeout(wait, newer).await {
-            Ok(Ok(map)) => map.clone(),
-            _ => now,
-        };
-        reply.send(&Message::MapAnswer(MapAnswer::new(&newest, ask.known)));
-    });
-}
-
-/// Sends the keys that a node holds, by the map (row X5).
-fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
-    let map = running.directory.map().borrow().clone();
-    let Some(node) = map.nodes.get(&target.node) else {
-        return reply.error(
-            ErrorCode::NotFound,
-            format!("there is no node {}", target.node),
-        );
-    };
-    let slots = usize::from(staves_model::HASH_SLOTS);
-    let mut spans: Vec<KeySpan> = Vec::new();
-    for pool in map.pools.values().filter(|pool| pool.kind.row().has_slots) {
-        for (bucket, group) in pool.groups.iter().enumerate() {
-            let Some(held) = map
-                .groups
-                .get(group)
-                .and_then(|g| g.slot_of(MemberId::new(node.id, node.incarnation)))
-            else {
-                continue;
-            };
-            let first = (bucket * slots).div_ceil(pool.groups.len()) as u16;
-            let last = (((bucket + 1) * slots).div_ceil(pool.groups.len()) - 1) as u16;
-            let data = held.index() < usize::from(pool.scheme.m);
-            match spans.last_mut() {
-                Some(span)
-                    if span.pool == pool.id && span.data == data && span.last.0 + 1 == first =>
-                {
-                    span.last.0 = last;
-                }
-                _ => spans.push(KeySpan {
-                    pool: pool.id,
-                    first: staves_model::HashSlot(first),
-                    last: staves_model::HashSlot(last),
-                    data,
-                }),
-            }
-        }
-    }
-    reply.send(&Message::KeyRangeAnswer(KeyRangeAnswer {
-        node: node.id,
-        incarnation: node.incarnation,
-        spans,
-    }));
 }
 
 fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Reply) {
@@ -276,7 +259,7 @@ fn drain(running: &Arc<Running>, node: NodeId, on: bool, reply: Reply) {
     });
 }
 
-fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Reply) {
+fn propose(running: &Arc<Running>, role: Role, proposal: Propose, reply: Reply) {
     let change = match postcard::from_bytes::<Change>(&proposal.change) {
         Ok(change) => change,
         Err(error) => {
@@ -284,7 +267,7 @@ fn propose(running: &Arc<Running>, peer: &PeerInfo, proposal: Propose, reply: Re
             return reply.error(ErrorCode::Malformed, text);
         }
     };
-    if let Err(text) = may_propose(peer.hello.role, &change) {
+    if let Err(text) = may_propose(role, &change) {
         return reply.error(ErrorCode::Denied, text);
     }
     let map = running.directory.map().borrow().clone();

@@ -19,11 +19,13 @@ use crate::config::Config;
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
+use crate::host::Host;
 use crate::host::services::{HostedService, SERVICES};
-use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
+use crate::native::gate::Gate;
+use crate::native::maps::MapAnswers;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
@@ -363,6 +365,8 @@ impl Running {
             turns: Turns::default(),
             refused: doors.refused,
             in_flight: doors.in_flight,
+            gate: Gate::default(),
+            maps: MapAnswers::default(),
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes_max.0 as usize,
             redirect: config.resp_redirect,
@@ -384,20 +388,5 @@ impl Running {
         }
         self.follow(&first);
         entry.set(self.clone());
-    }
-
-    /// The tasks that keep it going, until they are aborted.
-    fn drivers(self: &Arc<Self>) -> Vec<JoinHandle<()>> {
-        let (host, files) = (self.host.clone(), self.files.clone());
-        let directory = self.directory.clone();
-        let map = directory.map();
-        let mut tasks = vec![
-            tokio::spawn(self.clone().follow_all(map)),
-            tokio::spawn(leave::came_back(self.clone())),
-            tokio::spawn(liveness::works(directory.clone())),
-        ];
-        tasks.extend(Files::drivers(files, directory.clone()));
-        tasks.extend(host::drivers(host, directory));
-        tasks
     }
 }

@@ -19,6 +19,8 @@ use tokio::task::JoinSet;
 use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
 use crate::host::Host;
+use crate::native::gate::Gate;
+use crate::native::maps::MapAnswers;
 use crate::status::{
     DirectoryFacts, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
 };
@@ -56,6 +58,10 @@ pub(crate) struct Running {
     pub(crate) refused: Arc<RefusedConnections>,
     /// The memory for requests and answers of clients.
     pub(crate) in_flight: Arc<InFlight>,
+    /// The way of requests that cost much.
+    pub(crate) gate: Gate,
+    /// MapAnswers for those who ask for them.
+    pub(crate) maps: MapAnswers,
     pub(crate) clients_max: u32,
     pub(crate) value_bytes_max: usize,
     pub(crate) redirect: Redirect,

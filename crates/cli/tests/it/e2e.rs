@@ -13,6 +13,7 @@ use crate::{Ran, staves};
 mod bench;
 mod clocks;
 mod costly;
+mod crowds;
 mod descriptors;
 mod files;
 mod floods;

@@ -212,6 +212,24 @@ async fn pair() -> (OwnedWriteHalf, std::net::TcpStream) {
     (writing, theirs)
 }
 
+/// Regression: of an answer of many frames only what had not left yet was counted, while the memory of all of it was held.
+#[test]
+fn a_large_message_counts_until_its_last_frame_is_written() {
+    let outbox = Outbox::new(usize::MAX, None);
+    let message = large_of(Opcode::FileBytes, 3 * frame::FRAME_BODY_MAX).expect("it may be large");
+    let put = outbox.put(Envelope::default(), &message, usize::MAX);
+    assert_eq!(put, Ok(()));
+    let all = outbox.queued_bytes();
+    assert!(all > 3 * frame::FRAME_BODY_MAX);
+    while !outbox.nothing_waits() {
+        assert_eq!(outbox.queued_bytes(), all);
+        let mut pieces = VecDeque::new();
+        outbox.take(&mut pieces);
+        pieces.into_iter().for_each(|piece| outbox.written(piece));
+    }
+    assert!(outbox.is_empty());
+}
+
 /// A request whose deadline passed before its first byte was written is not sent, small or large. One that is sent carries what is
 /// left of its deadline, and a message that was begun is ended. The test writes by itself, so that nothing leaves while it waits.
 #[tokio::test]

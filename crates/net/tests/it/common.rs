@@ -59,6 +59,8 @@ pub fn ask_cache(len: u64) -> Message {
 pub const KEEP: u32 = 1;
 pub const DROP: u32 = 2;
 pub const RELEASE: u32 = 3;
+/// Keeps the reply to a request that costs much.
+pub const COSTLY: u32 = u32::MAX;
 
 impl Handler for Script {
     fn group(&self, _: &PeerInfo, batch: Vec<GroupEnvelope>) {
@@ -66,7 +68,7 @@ impl Handler for Script {
         *self.batches.lock().unwrap() += 1;
     }
 
-    fn request(&self, _: &PeerInfo, request: Message, reply: Reply) {
+    fn request(&self, _: &PeerInfo, request: Message, mut reply: Reply) {
         let n = match request {
             Message::GetMap(GetMap { wait_ms, .. }) => wait_ms,
             Message::Service(request) => return reply.send(&status(request.client.0 as usize)),
@@ -76,6 +78,10 @@ impl Handler for Script {
         self.seen.lock().unwrap().push(n);
         match n {
             KEEP => self.kept.lock().unwrap().push(reply),
+            COSTLY => {
+                reply.mark_costly();
+                self.kept.lock().unwrap().push(reply);
+            }
             DROP => drop(reply),
             RELEASE => {
                 let mut kept = self.kept.lock().unwrap();

@@ -277,6 +277,41 @@ fn a_server_that_has_enough_requests_stops_reading() {
     });
 }
 
+/// A client's connection has a few requests under way that cost much, and none that comes behind them; whoever answers learns that it
+/// has ended.
+#[test]
+fn of_one_client_only_a_few_costly_requests_are_under_way() {
+    block_on(async {
+        let (_server, script, addr) = server(Options::default()).await;
+        let mut raw = Raw::greeted(&addr).await;
+        for request in 0..100 {
+            raw.say(request, &ask(COSTLY)).await;
+        }
+        raw.say(100, &ask(40)).await;
+        let seen = || script.seen.lock().unwrap().len();
+        for answered in 0..100 {
+            wait_until_async("the next is taken", || seen() > answered).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(seen() <= 4 + answered, "{} after {answered}", seen());
+            let reply = script.kept.lock().unwrap().pop().expect("one");
+            assert!(!reply.is_gone());
+            reply.send(&status(1));
+        }
+        for answered in 0..101 {
+            let (request, answer) = raw.hear().await.expect("an answer");
+            let (behind, length) = (request == 100, if request == 100 { 40 } else { 1 });
+            assert_eq!(answer, status(length));
+            assert!(!behind || answered > 96, "it came after {answered}");
+        }
+        raw.say(101, &ask(COSTLY)).await;
+        wait_until_async("the last", || !script.kept.lock().unwrap().is_empty()).await;
+        let last = script.kept.lock().unwrap().pop().expect("just seen");
+        drop(raw);
+        last.gone().await;
+        assert!(last.is_gone());
+    });
+}
+
 pub async fn until_greeted(addr: &str) {
     let identity = staves_net::Identity::client(CLUSTER);
     while staves_net::Connection::open(addr, &identity, &Options::default())

@@ -8,8 +8,9 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, ClusterMap, Group, PoolId, Revision, ServiceId, Time};
-use staves_net::{FREE_BYTES, InFlightPart, Reply};
+use staves_net::{FREE_BYTES, InFlight, InFlightPart, Reply};
 use staves_service::Refused;
+use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
@@ -25,6 +26,12 @@ use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
 /// lie in memory at once, here and at the asker, and are one message.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
+/// The memory for answers is taken in steps of so many bytes.
+const STEP_BYTES: usize = 1 << 20;
+/// What is passed on of a client's batch takes so much memory, and is answered by as many bytes; of each node at least one value comes,
+/// however large.
+const PASSED_BYTES: usize = 4 << 20;
+
 /// The receiver of a batch's answers.
 pub(crate) enum Asker {
     /// Another process.
@@ -34,17 +41,35 @@ pub(crate) enum Asker {
 }
 
 impl Asker {
-    /// Most bytes of a batch's answers, of which its asker wants so many. Small ones go on while the memory for requests is taken.
-    fn answer_bytes_max(&self, wanted: u32) -> usize {
-        let max = match self {
-            Asker::Wire(reply) if !reply.has_room() => FREE_BYTES,
-            _ => ANSWER_BYTES_MAX,
-        };
-        match wanted {
-            0 => max,
-            _ if planted(Mutant::AnswersBeyondBound) => max,
-            wanted => max.min(wanted as usize),
+    /// True if it is a client: it waits while the memory for requests is taken. What nodes ask for clients counts where the client
+    /// is.
+    fn is_client(&self) -> bool {
+        matches!(self, Asker::Wire(reply) if reply.is_of_client())
+    }
+
+    /// It waits for memory. True if that is in vain, for its connection has ended.
+    fn waits(&mut self) -> bool {
+        match self {
+            Asker::Wire(reply) => {
+                reply.mark_costly();
+                reply.is_gone()
+            }
+            Asker::Here(_) => false,
         }
+    }
+
+    /// Most bytes of a batch's answers, of which its asker wants so many, and those of them that are its already.
+    fn answer_bytes_max(&self, part: &mut InFlightPart, wanted: u32) -> (usize, usize) {
+        let max = match wanted {
+            0 => ANSWER_BYTES_MAX,
+            _ if planted(Mutant::AnswersBeyondBound) => ANSWER_BYTES_MAX,
+            wanted => ANSWER_BYTES_MAX.min(wanted as usize),
+        };
+        let taken = match self {
+            Asker::Wire(_) => part.set_up_to(max.min(STEP_BYTES)),
+            Asker::Here(_) => max,
+        };
+        (max, taken)
     }
 }
 
@@ -69,9 +94,17 @@ struct BatchState {
     /// As another node sent it.
     draw_above: u64,
     asker: Option<Asker>,
-    /// Bytes of the values that have come, and their memory until the answers leave.
+    /// Bytes of the values that have come, and those that are expected in all; their memory until the answers have left.
     value_bytes: usize,
+    expected_bytes: usize,
     part: InFlightPart,
+}
+
+impl BatchState {
+    /// The memory that it needs.
+    fn bytes(&self) -> usize {
+        self.value_bytes.max(self.expected_bytes)
+    }
 }
 
 impl std::fmt::Debug for Batch {
@@ -88,9 +121,9 @@ impl Batch {
         pool: Option<PoolId>,
         request: &ServiceRequest,
         asker: Asker,
+        (part, expected_bytes): (InFlightPart, usize),
     ) -> Batch {
         let count = request.ops.len();
-        let part = InFlightPart::new(host.options().in_flight.clone());
         Batch {
             host: Arc::downgrade(host),
             pool,
@@ -104,6 +137,7 @@ impl Batch {
                 draw_above: 0,
                 asker: Some(asker),
                 value_bytes: 0,
+                expected_bytes,
                 part,
             }),
         }
@@ -117,9 +151,9 @@ impl Batch {
             && place.is_none()
         {
             state.value_bytes += answer.value_bytes();
-            state.part.set(state.value_bytes);
             *place = Some(answer);
             state.missing -= 1;
+            state.part.set(state.bytes());
         }
         state.missing == 0
     }
@@ -129,6 +163,62 @@ impl Batch {
         let mut state = self.state.lock();
         state.missing -= state.answers.len() - index;
         state.answers.truncate(index);
+    }
+
+    /// Takes memory for so many bytes of answers in all, as far as there is any. Those that it has.
+    fn take_up_to(&self, bytes: usize) -> usize {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let taken = state.part.set_up_to(bytes);
+        state.expected_bytes = state.expected_bytes.max(taken);
+        taken
+    }
+
+    /// Takes memory for one more value of so many bytes, if there is any.
+    fn has_room_for(&self, value_bytes: usize) -> bool {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let bytes = state.expected_bytes.max(state.value_bytes + value_bytes);
+        state.part.try_set(bytes)
+    }
+
+    /// Of the memory that it took, no more than so much is needed.
+    fn expects(&self, bytes: usize) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.expected_bytes = state.expected_bytes.min(bytes);
+        state.part.set(state.bytes());
+    }
+
+    /// Waits for memory for so many bytes more than it has, a short time. True if it got it.
+    async fn room(&self, in_flight: &InFlight, bytes: usize, deadline: Instant) -> bool {
+        loop {
+            {
+                let mut guard = self.state.lock();
+                let state = &mut *guard;
+                if state.part.try_set(state.bytes() + bytes) {
+                    state.expected_bytes = state.bytes() + bytes;
+                    return true;
+                }
+                let in_vain = state.asker.as_mut().is_none_or(Asker::waits);
+                if in_vain || state.part.is_refused() || Instant::now() >= deadline {
+                    return false;
+                }
+            }
+            in_flight.room().await;
+        }
+    }
+
+    /// Nothing of it was done, and nobody answered: its asker and its memory, to begin it again later.
+    fn take_back(&self) -> Option<(Asker, InFlightPart)> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let nothing = InFlightPart::new(self.host.upgrade()?.options().in_flight.clone());
+        let asker = state.asker.take()?;
+        let mut part = std::mem::replace(&mut state.part, nothing);
+        // Who waits holds nothing of what others wait for.
+        part.set(0);
+        Some((asker, part))
     }
 
     /// All operations were handed in; true if all have their answers.
@@ -159,7 +249,6 @@ impl Batch {
                 return;
             };
             let answers = std::mem::take(&mut state.answers);
-            state.part.set(0);
             let moved = std::mem::take(&mut state.moved);
             (answers, moved, state.draw_above, asker)
         };
@@ -186,6 +275,8 @@ impl Batch {
             // The asker may have given up.
             Asker::Here(reply) => drop(reply.send(answers)),
         }
+        // By now they count where they wait to be written, or are the asker's.
+        self.state.lock().part.set(0);
     }
 
     /// The addresses of operations that were answered with one of these errors, each once.
@@ -228,6 +319,17 @@ impl Batch {
     }
 }
 
+/// A batch to be served.
+struct AskedBatch {
+    request: ServiceRequest,
+    deadline: Instant,
+    pass_on: bool,
+    asker: Asker,
+    /// The memory for its answers, and what was short for the first of them.
+    part: InFlightPart,
+    short_bytes: usize,
+}
+
 /// Serves a batch: what is for this node's buckets there, the rest by one more node if `pass_on`. The
 /// asker is answered now or later.
 pub(crate) fn serve(
@@ -237,11 +339,54 @@ pub(crate) fn serve(
     pass_on: bool,
     asker: Asker,
 ) {
+    let asked = AskedBatch {
+        request,
+        deadline,
+        pass_on,
+        asker,
+        part: InFlightPart::new(host.options().in_flight.clone()),
+        short_bytes: 0,
+    };
+    if let Some(asked) = begin(host, asked, false) {
+        tokio::spawn(begin_later(host.clone(), asked));
+    }
+}
+
+/// Serves a batch once there is memory for its first answer, or says after a short time that there is none.
+async fn begin_later(host: Arc<Host>, mut asked: AskedBatch) {
+    loop {
+        if asked.asker.waits() {
+            return;
+        }
+        host.options().in_flight.room().await;
+        let last = asked.part.is_refused() || Instant::now() >= asked.deadline;
+        if last || asked.part.try_set(asked.short_bytes) {
+            match begin(&host, asked, last) {
+                Some(again) => asked = again,
+                None => return,
+            }
+        }
+    }
+}
+
+/// Gives the batch back, of which nothing was done, if there is no memory for its first answer. The `last` time it is refused.
+fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> {
+    let AskedBatch {
+        request,
+        deadline,
+        pass_on,
+        asker,
+        mut part,
+        ..
+    } = asked;
     let routes = host.routes();
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
-    let answer_bytes_max = asker.answer_bytes_max(request.answer_bytes_max);
-    let batch = Arc::new(Batch::new(host, id, &request, asker));
+    let is_client = asker.is_client();
+    let (answer_bytes_max, taken_bytes) =
+        asker.answer_bytes_max(&mut part, request.answer_bytes_max);
+    let batch = Batch::new(host, id, &request, asker, (part, taken_bytes));
+    let batch = Arc::new(batch);
     let mut hand = Hand {
         host,
         batch: &batch,
@@ -251,6 +396,9 @@ pub(crate) fn serve(
         sides: Sides::default(),
         answer_bytes: 0,
         answer_bytes_max,
+        taken_bytes,
+        is_client,
+        short_bytes: 0,
         touched: Vec::new(),
     };
     let mut elsewhere = Vec::new();
@@ -270,6 +418,18 @@ pub(crate) fn serve(
                 continue;
             }
         };
+        if index == 0 && !last && hand.short_bytes > 0 {
+            let short_bytes = hand.short_bytes;
+            let (asker, part) = batch.take_back()?;
+            return Some(AskedBatch {
+                request,
+                deadline,
+                pass_on,
+                asker,
+                part,
+                short_bytes,
+            });
+        }
         match side {
             Side::Here => {}
             Side::Refused(refused) => drop(batch.put(index, batch.refuse(refused))),
@@ -281,22 +441,41 @@ pub(crate) fn serve(
     }
     let now = hand.now;
     let bytes_left = hand.answer_bytes_max.saturating_sub(hand.answer_bytes);
+    let bytes_left = match is_client {
+        true => bytes_left.min(PASSED_BYTES),
+        false => bytes_left,
+    };
+    batch.expects(hand.answer_bytes);
     if !hand.touched.is_empty() {
         hand.touched.iter().for_each(|cell| cell.flush(host, now));
         host.peers.flush();
     }
     if !elsewhere.is_empty() {
-        let (router, batch) = (host.router().clone(), batch.clone());
+        let (host, batch) = (host.clone(), batch.clone());
         let answer_bytes_max = bytes_left.max(1) as u32;
         let request = ServiceRequest {
             answer_bytes_max,
             ..request
         };
-        tokio::spawn(pass(router, batch, request, elsewhere, deadline));
+        tokio::spawn(async move {
+            let in_flight = &host.options().in_flight;
+            if !is_client || batch.room(in_flight, PASSED_BYTES, deadline).await {
+                return pass(host.router().clone(), batch, request, elsewhere, deadline).await;
+            }
+            let refuse = |last, index| batch.put(index, no_room(in_flight)) || last;
+            if elsewhere.into_iter().fold(false, refuse) {
+                batch.finish();
+            }
+        });
     }
     if batch.end_of_ops() {
         batch.finish();
     }
+    None
+}
+
+fn no_room(in_flight: &InFlight) -> Answer {
+    Answer::error(ErrorCode::Busy, in_flight.refusal())
 }
 
 /// The same for this node's own router, which has passed it on already.
@@ -408,6 +587,15 @@ fn writes_bytes(op: &NumberedOp) -> bool {
     Action::from_body(&op.body).is_ok_and(|action| action.is_write())
 }
 
+/// True if an operation changes nothing, as far as that is known of its service.
+fn is_read(service: ServiceId, op: &NumberedOp) -> bool {
+    match service {
+        ServiceId::CACHE => Op::from_body(&op.body).is_ok_and(|op| !op.is_write()),
+        ServiceId::MEMORY => Action::from_body(&op.body).is_ok_and(|action| !action.is_write()),
+        _ => false,
+    }
+}
+
 /// Hands operations to this node's buckets.
 struct Hand<'a> {
     host: &'a Arc<Host>,
@@ -419,13 +607,22 @@ struct Hand<'a> {
     /// Of the answers so far, those included that are still to come.
     answer_bytes: usize,
     answer_bytes_max: usize,
+    /// Those for which there is memory.
+    taken_bytes: usize,
+    is_client: bool,
+    /// Bytes of a value that was read and let go: there is no memory for it.
+    short_bytes: usize,
     touched: Vec<Arc<Cell>>,
 }
 
 impl Hand<'_> {
     /// True if the answers have as many bytes as go at once.
-    fn is_full(&self) -> bool {
-        self.answer_bytes >= self.answer_bytes_max
+    fn is_full(&mut self) -> bool {
+        if self.answer_bytes >= self.taken_bytes && self.taken_bytes < self.answer_bytes_max {
+            let wanted = self.answer_bytes_max.min(self.answer_bytes + STEP_BYTES);
+            self.taken_bytes = self.batch.take_up_to(wanted);
+        }
+        self.short_bytes > 0 || self.answer_bytes >= self.taken_bytes
     }
 
     /// Hands an operation to a bucket, if it is this node's to answer for. Its answer is noted in the batch then,
@@ -460,6 +657,13 @@ impl Hand<'_> {
             self.touched.push(cell.clone());
         }
         match submitted {
+            Ok(Some(answer)) if self.is_too_much(op, &answer) => {
+                self.short_bytes = answer.value_bytes();
+                if ordered {
+                    self.sides.refuse(cell.group, Refused::Busy);
+                }
+                self.batch.put(index, no_room(in_flight));
+            }
             Ok(Some(answer)) => drop(self.batch.put(index, answer)),
             Ok(None) => {}
             Err(refused) => {
@@ -471,6 +675,13 @@ impl Hand<'_> {
             }
         }
         Side::Here
+    }
+
+    /// True if there is no memory for a value that a client has read. What it has taken out by a write is answered in any case.
+    fn is_too_much(&self, op: &NumberedOp, answer: &Answer) -> bool {
+        let bytes = answer.value_bytes();
+        let large = self.is_client && bytes > FREE_BYTES;
+        large && is_read(self.request.service, op) && !self.batch.has_room_for(bytes)
     }
 
     fn submit_here(
@@ -553,7 +764,7 @@ async fn pass(
 mod tests {
     use std::time::Duration;
 
-    use staves_wire::cache::{Condition, Op};
+    use staves_wire::cache::Condition;
 
     use super::*;
     use crate::host::testing;
@@ -588,7 +799,14 @@ mod tests {
         };
         let pool = routes.pool(request.service, &request.pool).expect("cache");
         let (asker, _answers) = oneshot::channel();
-        let batch = Batch::new(&host, Some(pool.id), &request, Asker::Here(asker));
+        let part = InFlightPart::new(host.options().in_flight.clone());
+        let batch = Batch::new(
+            &host,
+            Some(pool.id),
+            &request,
+            Asker::Here(asker),
+            (part, 0),
+        );
         let batch = Arc::new(batch);
         let mut hand = Hand {
             host: &host,
@@ -599,6 +817,9 @@ mod tests {
             sides: Sides::default(),
             answer_bytes: 0,
             answer_bytes_max: ANSWER_BYTES_MAX,
+            taken_bytes: ANSWER_BYTES_MAX,
+            is_client: false,
+            short_bytes: 0,
             touched: Vec::new(),
         };
         batch.put(0, batch.refuse(Refused::Interrupted));

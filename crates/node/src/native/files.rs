@@ -82,10 +82,13 @@ pub(super) fn lost(running: &Arc<Running>, ask: FileLost, reply: Reply) {
     });
 }
 
-/// Apart from the connection's task: it compares many bytes.
-pub(super) fn check(running: &Running, ask: FileCheck, reply: Reply) {
+/// On a thread of its own: it compares many bytes.
+pub(super) async fn check(running: &Running, ask: FileCheck, reply: Reply) {
     let files = running.files.clone();
-    tokio::task::spawn_blocking(move || answer(reply, files.check(ask).map(Message::FileChecked)));
+    let check = move || answer(reply, files.check(ask).map(Message::FileChecked));
+    if let Err(error) = tokio::task::spawn_blocking(check).await {
+        tracing::error!(%error, "blocks could not be checked");
+    }
 }
 
 pub(super) fn used(running: &Running, told: FileUse, reply: Reply) {

@@ -1,5 +1,6 @@
 //! A node's member of one group: its state for `staves group show`, its sums for scrubbing, and repairs.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use staves_net::Reply;
 use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
 use staves_wire::{ErrorCode, Message};
 
+use super::gate::Passage;
 use crate::group_state::GroupState;
 use crate::host::{Cell, Host, Routes};
 
@@ -49,7 +51,7 @@ fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell
 }
 
 /// Gives the sums of the pages of one of its members, of those that are here.
-pub(super) fn sums(host: &Host, ask: GroupSums, reply: Reply) {
+pub(super) async fn sums(host: &Host, ask: GroupSums, turn: &mut Passage<'_>, reply: Reply) {
     let target = GroupTarget { group: ask.group };
     let Some(cell) = cell_at(&host.routes(), ask.group, ask.slot) else {
         return reply.error(ErrorCode::NotFound, no_group(target));
@@ -58,34 +60,42 @@ pub(super) fn sums(host: &Host, ask: GroupSums, reply: Reply) {
     let mut answer: Option<GroupSumsAnswer> = None;
     let mut page = ask.page;
     loop {
-        // Not all under one lock: others want the bucket.
-        let state = cell.lock();
-        let member = state.bucket.as_ref().map(|bucket| bucket.member());
-        let here = member.and_then(|x| Some((x, x.slot().filter(|_| x.is_open())?)));
-        let Some((member, slot)) = here else {
+        let Some(until) = some_sums(&cell, page..end, &mut answer) else {
             return reply.error(ErrorCode::NotServing, no_member(host, ask.group));
         };
-        let sums = answer.get_or_insert_with(|| GroupSumsAnswer {
-            slot,
-            epoch: member.epoch(),
-            end: member.progress().1,
-            sums: Vec::new(),
-        });
-        if (sums.slot, sums.epoch) != (slot, member.epoch()) {
-            return reply.error(ErrorCode::NotServing, no_member(host, ask.group));
-        }
-        // Where nothing was ever written there is nothing to sum.
-        let until = end.min(page.saturating_add(AT_ONCE)).min(sums.end);
-        sums.sums
-            .extend((page..until).filter_map(|page| member.sum(page)));
-        page = until.max(page);
-        if page >= end.min(sums.end) {
+        page = until;
+        let end = answer.as_ref().map_or(0, |answer| end.min(answer.end));
+        if page >= end || reply.is_gone() {
             break;
         }
+        turn.rest().await;
     }
     if let Some(answer) = answer {
         reply.send(&Message::GroupSumsAnswer(answer));
     }
+}
+
+/// The sums of a few pages, not of all under one lock: others want the bucket. Where to go on; `None` if it is no member,
+/// or another than at the beginning.
+fn some_sums(cell: &Cell, pages: Range<u32>, answer: &mut Option<GroupSumsAnswer>) -> Option<u32> {
+    let state = cell.lock();
+    let member = state.bucket.as_ref()?.member();
+    let slot = member.slot().filter(|_| member.is_open())?;
+    let sums = answer.get_or_insert_with(|| GroupSumsAnswer {
+        slot,
+        epoch: member.epoch(),
+        end: member.progress().1,
+        sums: Vec::new(),
+    });
+    if (sums.slot, sums.epoch) != (slot, member.epoch()) {
+        return None;
+    }
+    // Where nothing was ever written there is nothing to sum.
+    let until = pages.start.saturating_add(AT_ONCE);
+    let until = pages.end.min(until).min(sums.end);
+    let some = (pages.start..until).filter_map(|page| member.sum(page));
+    sums.sums.extend(some);
+    Some(until.max(pages.start))
 }
 
 /// Makes a page of parity anew that was seen to be wrong.

@@ -7,9 +7,9 @@ use super::*;
 
 const VALUE_BYTES: usize = 4 << 20;
 const VALUES: usize = 4;
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 /// The memory of a node, and what may come on top of it.
-const RESIDENT_MAX: u64 = 128 * MIB + 32 * MIB + 64 * MIB;
+pub(super) const RESIDENT_MAX: u64 = 128 * MIB + 32 * MIB + 64 * MIB;
 
 pub(super) struct Client(BufReader<TcpStream>);
 
@@ -53,7 +53,7 @@ impl Client {
 }
 
 /// The most memory that the node's process has had.
-fn resident_max(node: &Node) -> u64 {
+pub(super) fn resident_max(node: &Node) -> u64 {
     let pid = node.child.as_ref().expect("it runs").id();
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -135,7 +135,7 @@ fn a_thousand_large_values_behind_small_ones_come_in_bounded_parts() {
     }
 }
 
-fn set(key: &str, bytes: usize) -> Vec<u8> {
+pub(super) fn set(key: &str, bytes: usize) -> Vec<u8> {
     let mut command =
         format!("*3\r\n$3\r\nSET\r\n${}\r\n{key}\r\n${bytes}\r\n", key.len()).into_bytes();
     command.resize(command.len() + bytes, b'v');

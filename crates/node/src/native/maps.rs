@@ -1,0 +1,130 @@
+//! The cluster's map for those who ask for it, and what it says of a node.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use staves_model::{ClusterMap, MemberId, Revision};
+use staves_net::Reply;
+use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget};
+use staves_wire::directory::{GetMap, MapAnswer};
+use staves_wire::{ErrorCode, Message};
+
+use crate::running::Running;
+
+/// Longest that a newer map is waited for.
+const WAIT_MAX: Duration = Duration::from_secs(30);
+/// Most requests at a time that wait for a newer map; others are told at once that there is none.
+const WAITING_MAX: usize = 1024;
+/// Most of one connection: fewer than would keep it from being read, so that its end is noticed.
+const OF_ONE_MAX: u32 = 2;
+
+/// The answers with maps.
+#[derive(Debug, Default)]
+pub(crate) struct MapAnswers {
+    /// The newest one that somebody asked for: to encode it costs more than to send it.
+    encoded: Mutex<Option<MapAnswer>>,
+    waiting: AtomicUsize,
+}
+
+/// One of those that wait for a newer map.
+struct MapWaiter<'a>(&'a AtomicUsize);
+
+impl Drop for MapWaiter<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl MapAnswers {
+    fn answer(&self, map: &ClusterMap, known: Revision) -> MapAnswer {
+        if map.revision <= known {
+            return MapAnswer::new(map, known);
+        }
+        let mut encoded = self.encoded.lock();
+        if let Some(answer) = encoded.as_ref()
+            && answer.revision == map.revision
+        {
+            return answer.clone();
+        }
+        encoded.insert(MapAnswer::new(map, known)).clone()
+    }
+
+    fn wait(&self) -> Option<MapWaiter<'_>> {
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let waits = MapWaiter(&self.waiting);
+        (before < WAITING_MAX).then_some(waits)
+    }
+}
+
+pub(super) fn get(running: &Arc<Running>, ask: GetMap, mut reply: Reply) {
+    let mut map = running.directory.map();
+    let now = map.borrow().clone();
+    if now.revision > ask.known || ask.wait_ms == 0 || reply.mark_costly() > OF_ONE_MAX {
+        return reply.send(&Message::MapAnswer(running.maps.answer(&now, ask.known)));
+    }
+    let wait = Duration::from_millis(ask.wait_ms.into()).min(WAIT_MAX);
+    let running = running.clone();
+    tokio::spawn(async move {
+        let mut newest = now;
+        if let Some(_waits) = running.maps.wait() {
+            let newer = map.wait_for(|map| map.revision > ask.known);
+            tokio::select! {
+                newer = tokio::time::timeout(wait, newer) => {
+                    if let Ok(Ok(newer)) = newer {
+                        newest = newer.clone();
+                    }
+                }
+                () = reply.gone() => return,
+            }
+        }
+        let answer = running.maps.answer(&newest, ask.known);
+        reply.send(&Message::MapAnswer(answer));
+    });
+}
+
+/// Sends the keys that a node holds, by the map (row X5).
+pub(super) fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
+    let map = running.directory.map().borrow().clone();
+    let Some(node) = map.nodes.get(&target.node) else {
+        return reply.error(
+            ErrorCode::NotFound,
+            format!("there is no node {}", target.node),
+        );
+    };
+    let slots = usize::from(staves_model::HASH_SLOTS);
+    let mut spans: Vec<KeySpan> = Vec::new();
+    for pool in map.pools.values().filter(|pool| pool.kind.row().has_slots) {
+        for (bucket, group) in pool.groups.iter().enumerate() {
+            let Some(held) = map
+                .groups
+                .get(group)
+                .and_then(|g| g.slot_of(MemberId::new(node.id, node.incarnation)))
+            else {
+                continue;
+            };
+            let first = (bucket * slots).div_ceil(pool.groups.len()) as u16;
+            let last = (((bucket + 1) * slots).div_ceil(pool.groups.len()) - 1) as u16;
+            let data = held.index() < usize::from(pool.scheme.m);
+            match spans.last_mut() {
+                Some(span)
+                    if span.pool == pool.id && span.data == data && span.last.0 + 1 == first =>
+                {
+                    span.last.0 = last;
+                }
+                _ => spans.push(KeySpan {
+                    pool: pool.id,
+                    first: staves_model::HashSlot(first),
+                    last: staves_model::HashSlot(last),
+                    data,
+                }),
+            }
+        }
+    }
+    reply.send(&Message::KeyRangeAnswer(KeyRangeAnswer {
+        node: node.id,
+        incarnation: node.incarnation,
+        spans,
+    }));
+}
