@@ -216,10 +216,8 @@ impl<T: Transport> Router<T> {
         };
         let of = (service, pool.clone(), numbers.client());
         let (options, until) = (inner.options.clone(), self.time(deadline));
-        let mut turn = RouterTurn::new(of, options, ops, taken.iter(), until);
-        if let Some(bytes_max) = of_bytes {
-            turn = turn.of_bytes(bytes_max);
-        }
+        let turn = RouterTurn::new(of, options, ops, taken.iter(), until);
+        let mut turn = turn.of_bytes(of_bytes);
         let mut taken = Some(taken);
         let mut detour = self.inner.detours.load(Ordering::Relaxed);
         let mut next = turn.step(self.now(), TurnEvent::Go(map, self.avoided()));

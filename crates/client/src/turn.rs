@@ -233,10 +233,10 @@ impl RouterTurn {
         }
     }
 
-    /// The same turn, which ends once its answers have so many bytes of values. What is left then was not done, has no
-    /// answer, and may be asked for in a later turn, before whatever comes behind it.
-    pub fn of_bytes(mut self, answer_bytes_max: usize) -> RouterTurn {
-        self.ends_at = Some(answer_bytes_max);
+    /// The same turn, which ends once its answers have so many bytes of values (`None`: whatever they have). What is left then
+    /// was not done, has no answer, and may be asked for in a later turn, before whatever comes behind it.
+    pub fn of_bytes(mut self, answer_bytes_max: Option<usize>) -> RouterTurn {
+        self.ends_at = answer_bytes_max;
         self
     }
 

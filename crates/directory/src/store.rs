@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use staves_model::{ClusterId, NodeId};
 
 use self::damage::Damage;
-use self::file::OpenFile;
+use self::file::StoreFile;
 use crate::error::StoreError;
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 
@@ -97,7 +97,7 @@ pub(crate) struct Store {
     memory: Arc<Mutex<StoreState>>,
     writer: Arc<writer::Writer>,
     /// Its file, if it has one.
-    pub(crate) file: Option<Arc<OpenFile>>,
+    pub(crate) file: Option<Arc<StoreFile>>,
 }
 
 impl Store {
@@ -107,7 +107,7 @@ impl Store {
             Some(folder) => {
                 let path = folder.join(FILE);
                 let db = open_file(folder, &path)?;
-                let file = OpenFile::of(&path).map_err(|e| unreadable(&path, &e))?;
+                let file = StoreFile::of(&path).map_err(|e| unreadable(&path, &e))?;
                 (db, path, Some(Arc::new(file)))
             }
             None => (open_memory()?, PathBuf::from("(memory)"), None),

@@ -119,7 +119,7 @@ pub enum Change {
     },
     /// Commits the next epochs of some groups: one proposal moves all buckets of a dead node.
     CommitEpochs(Vec<NewEpoch>),
-    /// What groups have come to by themselves, each on its own: those that the map refuses are left out, and the change is
+    /// Steps that groups have come to by themselves, each on its own: those that the map refuses are left out, and the change is
     /// refused if that leaves none. One death or one new region brings very many at a time.
     Steps(Vec<GroupStep>),
     /// Says plainly that more was lost of these groups than their scheme bears.

@@ -182,8 +182,11 @@ mutants! {
         RetryNotMarked = 1062,
         OvertakenDoneLater = 1063,
         AnswersBeyondBound = 1064,
-        ReturnsForgotten = 1071,
         OwnPauseCounted = 1072,
+    ]
+    /// Those of the patience of the detector and of the planner, which their own tests see.
+    PATIENCE: [
+        ReturnsForgotten = 1071,
         StartsHurried = 1073,
     ]
     /// Those of the bytes of regions (`region.rs`).

@@ -32,10 +32,10 @@ impl Default for Turns {
 
 impl Turns {
     /// Waits for the next turn, after those who came before.
-    pub(crate) async fn next(&self) -> Turn {
-        let permit = self.gate.clone().acquire_owned().await;
-        Turn {
-            permit: Some(permit.expect("the gate is never taken away")),
+    pub(crate) async fn next(&self) -> CostlyTurn {
+        CostlyTurn {
+            // The gate is never taken away.
+            permit: self.gate.clone().acquire_owned().await.ok(),
             owed: self.owed.clone(),
             begun: Instant::now(),
         }
@@ -44,13 +44,13 @@ impl Turns {
 
 /// A turn, until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub(crate) struct CostlyTurn {
     permit: Option<OwnedSemaphorePermit>,
     owed: Arc<AtomicU64>,
     begun: Instant,
 }
 
-impl Drop for Turn {
+impl Drop for CostlyTurn {
     fn drop(&mut self) {
         let spent = self.begun.elapsed().as_nanos() as u64;
         let owed = self.owed.load(Ordering::Relaxed) + spent;

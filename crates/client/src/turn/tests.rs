@@ -104,7 +104,7 @@ fn each_node_gets_one_batch_and_answers_come_in_the_operations_order() {
 fn a_turn_of_so_many_bytes_ends_with_them_and_leaves_the_rest_undone() {
     let (map, now) = (Arc::new(map()), Time::ZERO);
     let [a, b] = SLOTS;
-    let mut turn = turn(&[(a, false), (a, false), (a, true), (b, false)]).of_bytes(1000);
+    let mut turn = turn(&[(a, false), (a, false), (a, true), (b, false)]).of_bytes(Some(1000));
     let bounds = |batches: &[NodeBatch]| -> Vec<u32> {
         let requests = batches.iter().map(|batch| &batch.request);
         requests.map(|request| request.answer_bytes_max).collect()
@@ -132,7 +132,7 @@ fn a_turn_of_so_many_bytes_ends_with_them_and_leaves_the_rest_undone() {
 fn a_turn_of_so_many_bytes_does_not_leave_a_write_that_may_have_been_done() {
     let (map, now) = (Arc::new(map()), Time::ZERO);
     let slot = SLOTS[0];
-    let mut turn = turn(&[(slot, false), (slot, true), (slot, false)]).of_bytes(10);
+    let mut turn = turn(&[(slot, false), (slot, true), (slot, false)]).of_bytes(Some(10));
     sent(turn.step(now, go(&map)));
     turn.step(now, failed(1, ErrorCode::Unreachable));
     let next = turn.step(now, go(&map));

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 /// The file of a name, and no other that has taken its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct OpenFile {
+pub(crate) struct StoreFile {
     pub path: PathBuf,
     device: u64,
     inode: u64,
 }
 
-impl OpenFile {
-    pub fn of(path: &Path) -> io::Result<OpenFile> {
+impl StoreFile {
+    pub fn of(path: &Path) -> io::Result<StoreFile> {
         let metadata = std::fs::metadata(path)?;
-        Ok(OpenFile {
+        Ok(StoreFile {
             path: path.to_owned(),
             device: metadata.dev(),
             inode: metadata.ino(),
@@ -24,7 +24,7 @@ impl OpenFile {
 
     /// True if the name leads to nothing, or to another file. A disk that gives errors says neither.
     pub fn is_gone(&self) -> bool {
-        match OpenFile::of(&self.path) {
+        match StoreFile::of(&self.path) {
             Ok(found) => found != *self,
             Err(error) => {
                 use io::ErrorKind::{NotADirectory, NotFound};
@@ -43,7 +43,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("f");
         std::fs::write(&path, "1").expect("written");
-        let open = OpenFile::of(&path).expect("there");
+        let open = StoreFile::of(&path).expect("there");
         std::fs::write(&path, "2").expect("written");
         assert!(!open.is_gone());
         let aside = folder.path().join("g");

@@ -55,10 +55,7 @@ impl ClusterMap {
         let (mut any, mut refused) = (false, None);
         for step in steps {
             match self.check_step(step) {
-                Ok(()) => {
-                    self.take_step(step, revision);
-                    any = true;
-                }
+                Ok(()) => any |= self.take_step(step, revision),
                 Err(refusal) => _ = refused.get_or_insert(refusal),
             }
         }
@@ -92,9 +89,10 @@ impl ClusterMap {
     }
 
     /// Takes a step that was found possible.
-    fn take_step(&mut self, step: &GroupStep, revision: Revision) {
-        let group = self.groups.get_mut(&step.of().0);
-        let group = group.expect("found possible");
+    fn take_step(&mut self, step: &GroupStep, revision: Revision) -> bool {
+        let Some(group) = self.groups.get_mut(&step.of().0) else {
+            return false;
+        };
         match step {
             GroupStep::Open { epoch, .. } => {
                 group.open = true;
@@ -105,13 +103,16 @@ impl ClusterMap {
                 };
             }
             GroupStep::Complete { slot, .. } => {
-                let member = group.members[slot.index()].as_mut();
-                member.expect("found possible").complete = true;
+                let member = group.members.get_mut(slot.index());
+                if let Some(member) = member.and_then(Option::as_mut) {
+                    member.complete = true;
+                }
                 // An open epoch is its own last open one: sources are distinguished by this mark.
                 group.last_open.members.clone_from(&group.members);
             }
         }
         group.revision = revision;
+        true
     }
 }
 

@@ -13,7 +13,7 @@ use crate::time::Time;
 const FORGIVEN: u32 = 1;
 /// The time for which words must stand after one more; doubled by each further one.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// How often it doubles: 4 s at the most.
+/// The number of times that it doubles: 4 s at the most.
 const DOUBLINGS_MAX: u32 = 3;
 /// A node that was up for so long since its last return is as good as any other.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ struct Return {
     /// It is down now.
     down: bool,
     times: u32,
-    /// When it was last seen down.
+    /// The time at which it was last seen down.
     at: Time,
 }
 

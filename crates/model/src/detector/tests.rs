@@ -309,7 +309,7 @@ fn each_node_pings_its_neighbours_and_its_peers() {
     assert_eq!(ids(&map, 1).len(), PINGED_MAX);
 }
 
-/// Who came back twice is slow rather than dead: words against it must stand, longer after each return; a refused connection
+/// A node that came back twice is slow rather than dead: words against it must stand, longer after each return; a refused connection
 /// needs no patience, a quiet minute makes it as good as others, and another life has done nothing yet.
 #[test]
 fn who_came_back_twice_is_given_longer() {

@@ -1,4 +1,4 @@
-//! What is counted, refused and given back.
+//! Counts of what is held, refusals, and what is given back.
 
 use super::*;
 

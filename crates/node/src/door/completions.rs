@@ -4,13 +4,47 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use staves_client::turn::ServiceOp;
+use staves_model::Time;
 use staves_net::{InFlight, InFlightPart};
 use staves_service::Refused;
+use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
-use staves_wire::service::Answer;
+use staves_wire::service::{Address, Answer};
 use tokio::sync::Notify;
 
-use super::remote::RemoteOp;
+/// An operation for another node.
+#[derive(Debug)]
+pub(super) struct RemoteOp {
+    pub(super) bucket: u32,
+    pub(super) op: ServiceOp,
+    /// The number under which it may have taken effect already.
+    pub(super) request: Option<RequestId>,
+    pub(super) deadline: Time,
+}
+
+impl RemoteOp {
+    /// An operation that sets out, under the number that it may have had already.
+    pub(super) fn new(
+        bucket: u32,
+        op: &Op<'_>,
+        request: Option<RequestId>,
+        deadline: Time,
+    ) -> RemoteOp {
+        let op = ServiceOp {
+            to: Address::Slot(op.slot()),
+            body: op.to_body(),
+            is_write: op.is_write(),
+            answer_bytes: 0,
+        };
+        RemoteOp {
+            bucket,
+            op,
+            request,
+            deadline,
+        }
+    }
+}
 
 /// Answers for a connection's task.
 #[derive(Debug)]

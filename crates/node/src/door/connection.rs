@@ -22,11 +22,11 @@ mod local;
 mod memory;
 
 use super::Phase;
-use super::completions::{Completion, CompletionQueue};
-use super::remote::{RemoteOp, RemoteOps};
+use super::completions::{Completion, CompletionQueue, RemoteOp};
+use super::remote::RemoteOps;
 use crate::host::{Cell, Routes, Waiter};
 use crate::running::Running;
-use crate::turns::Turn;
+use crate::turns::CostlyTurn;
 use staves_resp::{
     Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply, Protocol,
     Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
@@ -72,7 +72,7 @@ struct Executor {
     held: usize,
     /// The next command waits for its turn among costly ones; the turn that it has got.
     wants_turn: bool,
-    turn: Option<Turn>,
+    turn: Option<CostlyTurn>,
     /// A command waits for room in that memory, for so many bytes of values at least.
     starved: bool,
     needs: usize,

@@ -17,14 +17,13 @@ use std::time::Instant;
 
 use staves_client::turn::ServiceOp;
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClientId, PoolId, ServiceId, Time};
+use staves_model::{ClientId, PoolId, ServiceId};
 use staves_net::FREE_BYTES;
 use staves_wire::ErrorCode;
-use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
-use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
+use staves_wire::service::{Answer, NumberedOp, PoolRef, ServiceRequest};
 
-use super::completions::{Completion, CompletionQueue, RemoteAnswers, RemoteResult};
+use super::completions::{Completion, CompletionQueue, RemoteAnswers, RemoteOp, RemoteResult};
 use crate::forward::resume;
 use crate::host::Host;
 
@@ -36,39 +35,6 @@ const BATCH_BYTES_MAX: usize = 4 << 20;
 const ANSWER_BYTES_MIN: usize = BATCH_BYTES_MAX / BATCH_OPS_MAX;
 /// By this much less is expected after a batch of smaller answers.
 const EXPECTED_LESS: usize = 16;
-
-/// An operation for another node.
-#[derive(Debug)]
-pub(super) struct RemoteOp {
-    pub(super) bucket: u32,
-    pub(super) op: ServiceOp,
-    /// The number under which it may have taken effect already.
-    pub(super) request: Option<RequestId>,
-    pub(super) deadline: Time,
-}
-
-impl RemoteOp {
-    /// An operation that sets out, under the number that it may have had already.
-    pub(super) fn new(
-        bucket: u32,
-        op: &Op<'_>,
-        request: Option<RequestId>,
-        deadline: Time,
-    ) -> RemoteOp {
-        let op = ServiceOp {
-            to: Address::Slot(op.slot()),
-            body: op.to_body(),
-            is_write: op.is_write(),
-            answer_bytes: 0,
-        };
-        RemoteOp {
-            bucket,
-            op,
-            request,
-            deadline,
-        }
-    }
-}
 
 /// The operations of one connection that other nodes answer.
 #[derive(Debug)]

@@ -34,13 +34,13 @@ pub(crate) struct Calls {
 #[derive(Default)]
 struct CallState {
     /// At most four for each group: a node holds at most two members of it, and one leads.
-    waiting: BTreeMap<CallKey, Waiting>,
+    waiting: BTreeMap<CallKey, WaitingCall>,
     under_way: BTreeMap<CallKey, DirectoryCall>,
     /// The last that was taken: each has its turn, however often those of other groups come again.
     last: Option<CallKey>,
 }
 
-struct Waiting {
+struct WaitingCall {
     call: DirectoryCall,
     /// The leader asked for this call to wait until then.
     not_before: Option<Instant>,
@@ -56,8 +56,8 @@ impl Calls {
         }
         match state.waiting.entry(key) {
             Entry::Occupied(known) if known.get().call == call => return,
-            Entry::Occupied(mut known) => _ = known.insert(Waiting::now(call)),
-            Entry::Vacant(free) => _ = free.insert(Waiting::now(call)),
+            Entry::Occupied(mut known) => _ = known.insert(WaitingCall::now(call)),
+            Entry::Vacant(free) => _ = free.insert(WaitingCall::now(call)),
         }
         drop(state);
         self.wake.notify_one();
@@ -78,7 +78,7 @@ impl Calls {
         let in_turn = waiting
             .range((after, Unbounded))
             .chain(waiting.range((Unbounded, until)));
-        let due = |w: &Waiting| w.not_before.is_none_or(|at| at <= now);
+        let due = |w: &WaitingCall| w.not_before.is_none_or(|at| at <= now);
         let free = in_turn.filter(|(key, w)| due(w) && !under_way.contains_key(key));
         let keys: Vec<CallKey> = free.map(|(key, _)| *key).take(CALLS_MAX).collect();
         if keys.is_empty() {
@@ -104,7 +104,7 @@ impl Calls {
                 let not_before = Some(now + wait);
                 // What has been put meanwhile is newer.
                 let again = state.waiting.entry(key);
-                again.or_insert(Waiting { call, not_before });
+                again.or_insert(WaitingCall { call, not_before });
             }
         }
         drop(state);
@@ -112,10 +112,10 @@ impl Calls {
     }
 }
 
-impl Waiting {
-    fn now(call: DirectoryCall) -> Waiting {
+impl WaitingCall {
+    fn now(call: DirectoryCall) -> WaitingCall {
         let not_before = None;
-        Waiting { call, not_before }
+        WaitingCall { call, not_before }
     }
 }
 

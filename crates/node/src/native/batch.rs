@@ -28,7 +28,7 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 
 /// The memory for answers is taken in steps of so many bytes.
 const STEP_BYTES: usize = 1 << 20;
-/// What is passed on of a client's batch takes so much memory, and is answered by as many bytes; of each node at least one value comes,
+/// The part of a client's batch that is passed on takes so much memory, and is answered by as many bytes; of each node at least one value comes,
 /// however large.
 const PASSED_BYTES: usize = 4 << 20;
 
@@ -379,10 +379,9 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
         mut part,
         ..
     } = asked;
-    let routes = host.routes();
+    let (routes, is_client) = (host.routes(), asker.is_client());
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
-    let is_client = asker.is_client();
     let (answer_bytes_max, taken_bytes) =
         asker.answer_bytes_max(&mut part, request.answer_bytes_max);
     let batch = Batch::new(host, id, &request, asker, (part, taken_bytes));
@@ -439,39 +438,52 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
             }
         }
     }
-    let now = hand.now;
-    let bytes_left = hand.answer_bytes_max.saturating_sub(hand.answer_bytes);
-    let bytes_left = match is_client {
-        true => bytes_left.min(PASSED_BYTES),
-        false => bytes_left,
-    };
-    batch.expects(hand.answer_bytes);
-    if !hand.touched.is_empty() {
-        hand.touched.iter().for_each(|cell| cell.flush(host, now));
-        host.peers.flush();
-    }
+    hand.end();
+    let bytes_left = hand.bytes_left();
     if !elsewhere.is_empty() {
-        let (host, batch) = (host.clone(), batch.clone());
-        let answer_bytes_max = bytes_left.max(1) as u32;
-        let request = ServiceRequest {
-            answer_bytes_max,
-            ..request
-        };
-        tokio::spawn(async move {
-            let in_flight = &host.options().in_flight;
-            if !is_client || batch.room(in_flight, PASSED_BYTES, deadline).await {
-                return pass(host.router().clone(), batch, request, elsewhere, deadline).await;
-            }
-            let refuse = |last, index| batch.put(index, no_room(in_flight)) || last;
-            if elsewhere.into_iter().fold(false, refuse) {
-                batch.finish();
-            }
-        });
+        pass_some(
+            host,
+            &batch,
+            request,
+            elsewhere,
+            (is_client, bytes_left),
+            deadline,
+        );
     }
     if batch.end_of_ops() {
         batch.finish();
     }
     None
+}
+
+/// Has the router do what other nodes have, once there is memory for it.
+fn pass_some(
+    host: &Arc<Host>,
+    batch: &Arc<Batch>,
+    request: ServiceRequest,
+    elsewhere: Vec<usize>,
+    (is_client, bytes_left): (bool, usize),
+    deadline: Instant,
+) {
+    let (host, batch) = (host.clone(), batch.clone());
+    let bytes_max = match is_client {
+        true => bytes_left.min(PASSED_BYTES),
+        false => bytes_left,
+    };
+    let request = ServiceRequest {
+        answer_bytes_max: bytes_max.max(1) as u32,
+        ..request
+    };
+    tokio::spawn(async move {
+        let in_flight = &host.options().in_flight;
+        if !is_client || batch.room(in_flight, PASSED_BYTES, deadline).await {
+            return pass(host.router().clone(), batch, request, elsewhere, deadline).await;
+        }
+        let refuse = |last, index| batch.put(index, no_room(in_flight)) || last;
+        if elsewhere.into_iter().fold(false, refuse) {
+            batch.finish();
+        }
+    });
 }
 
 fn no_room(in_flight: &InFlight) -> Answer {
@@ -616,6 +628,20 @@ struct Hand<'a> {
 }
 
 impl Hand<'_> {
+    /// The operations are handed in: what they made goes to the copies.
+    fn end(&mut self) {
+        self.batch.expects(self.answer_bytes);
+        if !self.touched.is_empty() {
+            let (host, now) = (self.host, self.now);
+            self.touched.iter().for_each(|cell| cell.flush(host, now));
+            host.peers.flush();
+        }
+    }
+
+    fn bytes_left(&self) -> usize {
+        self.answer_bytes_max.saturating_sub(self.answer_bytes)
+    }
+
     /// True if the answers have as many bytes as go at once.
     fn is_full(&mut self) -> bool {
         if self.answer_bytes >= self.taken_bytes && self.taken_bytes < self.answer_bytes_max {
@@ -761,71 +787,4 @@ async fn pass(
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use staves_wire::cache::Condition;
-
-    use super::*;
-    use crate::host::testing;
-
-    /// SET k 1 waited here, and was refused when the bucket changed hands: SET k 2, which came with it, is not done before it is
-    /// asked again.
-    #[tokio::test]
-    async fn nothing_overtakes_what_was_refused_after_it_had_waited() {
-        let host = testing::host(Duration::from_secs(2));
-        let routes = host.routes();
-        let set = Op::Set {
-            key: b"k",
-            value: b"2",
-            condition: Condition::Always,
-            get_old: false,
-        };
-        let op = NumberedOp {
-            number: 0,
-            to: Address::Slot(set.slot()),
-            body: set.to_body(),
-        };
-        let request = ServiceRequest {
-            revision: routes.map.revision,
-            service: ServiceId::CACHE,
-            pool: PoolRef::Name("cache".into()),
-            client: ClientId(0),
-            floor: 0,
-            retry: false,
-            forwarded: true,
-            answer_bytes_max: 0,
-            ops: vec![op.clone(), op.clone()],
-        };
-        let pool = routes.pool(request.service, &request.pool).expect("cache");
-        let (asker, _answers) = oneshot::channel();
-        let part = InFlightPart::new(host.options().in_flight.clone());
-        let batch = Batch::new(
-            &host,
-            Some(pool.id),
-            &request,
-            Asker::Here(asker),
-            (part, 0),
-        );
-        let batch = Arc::new(batch);
-        let mut hand = Hand {
-            host: &host,
-            batch: &batch,
-            request: &request,
-            now: host.clock.now(),
-            deadline: host.clock.at(Instant::now() + Duration::from_secs(60)),
-            sides: Sides::default(),
-            answer_bytes: 0,
-            answer_bytes_max: ANSWER_BYTES_MAX,
-            taken_bytes: ANSWER_BYTES_MAX,
-            is_client: false,
-            short_bytes: 0,
-            touched: Vec::new(),
-        };
-        batch.put(0, batch.refuse(Refused::Interrupted));
-        hand.submit(&routes, &pool.cells[0], 1, &op);
-        let answer = batch.state.lock().answers[1].clone();
-        let refused = matches!(answer, Some(Answer::Error(ErrorCode::NotServing, _)));
-        assert!(refused, "it overtakes: {answer:?}");
-    }
-}
+mod tests;

@@ -169,7 +169,7 @@ impl Gate {
 mod tests {
     use super::*;
 
-    /// What others wait for goes on: the one that works rests meanwhile, and gives its turn on.
+    /// The one that works rests while others wait, and gives its turn on.
     #[tokio::test]
     async fn one_works_at_a_time_and_rests_while_others_wait() {
         let gate = Gate::default();

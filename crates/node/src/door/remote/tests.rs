@@ -1,5 +1,8 @@
 //! The operations that wait, those that set out, and how many, without a node.
 
+use staves_model::Time;
+use staves_wire::cache::Op;
+
 use super::*;
 
 fn answers(results: Vec<RemoteResult>) -> RemoteAnswers {
