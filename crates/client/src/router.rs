@@ -216,8 +216,7 @@ impl<T: Transport> Router<T> {
         };
         let of = (service, pool.clone(), numbers.client());
         let (options, until) = (inner.options.clone(), self.time(deadline));
-        let turn = RouterTurn::new(of, options, ops, taken.iter(), until);
-        let mut turn = turn.of_bytes(of_bytes);
+        let mut turn = RouterTurn::new(of, options, ops, taken.iter(), until).of_bytes(of_bytes);
         let mut taken = Some(taken);
         let mut detour = self.inner.detours.load(Ordering::Relaxed);
         let mut next = turn.step(self.now(), TurnEvent::Go(map, self.avoided()));
