@@ -46,6 +46,8 @@ pub(super) struct RemoteOps {
     /// Such operations, queued or under way, by bucket.
     held: BTreeMap<u32, u32>,
     under_way: bool,
+    /// Bytes that the batch under way is expected to be answered by, where there was memory for them.
+    under_way_bytes: usize,
     /// Bytes of the largest answer that is expected.
     expected_bytes: usize,
     /// The last batch had reads: only their answers say how large values are.
@@ -61,6 +63,7 @@ impl Default for RemoteOps {
             reads: 0,
             held: BTreeMap::new(),
             under_way: false,
+            under_way_bytes: 0,
             expected_bytes: BATCH_BYTES_MAX,
             read: false,
             goes_on: false,
@@ -94,6 +97,11 @@ impl RemoteOps {
         self.queued.insert((place, part), wanted);
     }
 
+    /// Bytes that count for answers which are still to come.
+    pub(super) fn under_way_bytes(&self) -> usize {
+        self.under_way_bytes
+    }
+
     /// True if there is anything to set out with.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {
@@ -122,11 +130,15 @@ impl RemoteOps {
             let new = batch.iter_mut().filter(|(_, op)| op.request.is_none());
             new.for_each(|(_, op)| op.deadline = op.deadline.max(until));
         }
-        // Small values go on while the memory for requests is taken.
-        let answer_bytes_max = match host.options().in_flight.has_room() {
-            true => BATCH_BYTES_MAX,
-            false => FREE_BYTES,
+        // Small values go on while the memory for requests is taken. What is asked for counts from here on, or all who ask
+        // together would find the same room.
+        let reads = batch.iter().filter(|(_, wanted)| !wanted.op.is_write);
+        let expected = (reads.count() * self.expected_bytes).min(BATCH_BYTES_MAX);
+        let (answer_bytes_max, under_way_bytes) = match host.options().in_flight.has_room() {
+            true => (BATCH_BYTES_MAX, expected),
+            false => (FREE_BYTES, 0),
         };
+        self.under_way_bytes = under_way_bytes;
         let (host, completions) = (host.clone(), completions.clone());
         tokio::spawn(async move {
             let answers = forward_batch(&host, pool, batch, answer_bytes_max).await;
@@ -167,7 +179,7 @@ impl RemoteOps {
 
     /// A batch came back: hands its answers out.
     pub(super) fn back(&mut self, batch: RemoteAnswers, mut settle: impl FnMut(u64, u32, Answer)) {
-        self.under_way = false;
+        (self.under_way, self.under_way_bytes) = (false, 0);
         let RemoteAnswers { results, left } = batch;
         let answers = results.iter().map(|one| &one.answer);
         let given = answers.filter(|answer| !matches!(answer, Answer::Error(..)));

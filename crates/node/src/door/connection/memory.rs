@@ -42,7 +42,8 @@ impl Executor {
     }
 
     pub(super) fn held_bytes(&self) -> usize {
-        self.places.charged_bytes() + self.places.held_bytes() + self.output.len()
+        let places = self.places.charged_bytes() + self.places.held_bytes();
+        places + self.output.len() + self.remote.under_way_bytes()
     }
 
     /// A value is to be answered: true if there is memory for it.
