@@ -1,6 +1,6 @@
 //! Raft's own end: a data folder that cannot be written any more, or that was removed, or a fault of its core.
 //!
-//! Who votes into a file that has no name any more forgets its vote with its process, and could vote again in the same term.
+//! A voter whose file has no name any more loses its vote with its process, and could vote again in the same term.
 //!
 //! A node whose Raft has ended answers no request to the directory and receives no new map. It must not
 //! stay up for all others and of no use: its process ends ([`crate::Directory::over`]), so that its
