@@ -75,6 +75,7 @@ impl World {
                 member.slot()
             ));
         }
+        bad.extend(self.bad_rest(node, member));
         bad.extend(self.bad_promise(node));
         bad.extend(self.bad_reset(node));
         for what in bad {

@@ -44,6 +44,7 @@ pub mod node;
 pub mod pinger;
 pub mod placement;
 pub mod region;
+pub mod rest;
 pub mod rng;
 pub mod room;
 pub mod router;

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use staves_group::{Event, Member, Recall};
+use staves_group::{Effects, Event, Member, Recall};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Label, PAGE_BYTES, Time};
 use staves_store::{EXTENT_BYTES, EXTENT_PAGES};
@@ -233,8 +233,13 @@ impl World {
         if !self.nodes[node].up || self.nodes[node].paused_until > self.now {
             return;
         }
+        self.look_for_silence(node);
         for seat in self.seats_of(node) {
-            self.step_member(seat, Event::Tick);
+            if self.seat_rests(seat) {
+                self.cover.count("rest: no tick");
+            } else {
+                self.step_member(seat, Event::Tick);
+            }
             self.change_wish(seat);
         }
         self.tick_pinger(node);
@@ -399,6 +404,7 @@ impl World {
                 _ => still.reads.push(read),
             }
         }
+        let seeks = !leased && !still.reads.is_empty();
         let mut writes = Vec::new();
         for write in waiting.writes {
             if write.seq <= stable {
@@ -408,6 +414,9 @@ impl World {
             }
         }
         self.nodes[node].waiting = still;
+        if seeks {
+            self.seek_promises(node);
+        }
         for w in writes {
             self.answer_write(node, w.client, w.number, w.seq);
         }
@@ -425,6 +434,16 @@ impl World {
                 },
             );
         }
+    }
+
+    // As a service does for reads that wait. Nothing comes of it at once, so nobody is answered.
+    fn seek_promises(&mut self, node: usize) {
+        let now = self.nodes[node].clock(self.now);
+        let mut out = Effects::default();
+        if let Some(member) = self.nodes[node].member.as_deref_mut() {
+            member.seek_promises(now, &mut out);
+        }
+        self.carry_out(node, out);
     }
 
     fn answer_write(&mut self, node: usize, client: Place, number: u64, seq: u64) {

@@ -522,14 +522,17 @@ impl World {
             let slot = m.slot()?;
             let s = m.stream(slot.index().min(self.groups[n.group].m - 1))?;
             Some(format!(
-                "node {i} of {:?} slot {slot} {:?} synced {:?} open {} prefix {} stable {} absent {}",
+                "node {i} of {:?} slot {slot} {:?} synced {:?} open {} prefix {} stable {} absent {} extents {} of {} rests {}",
                 m.id(),
                 m.epoch(),
                 m.installed(),
                 m.is_open(),
                 s.prefix,
                 s.stable,
-                m.progress().0
+                m.progress().0,
+                m.usable_extents(),
+                m.wanted_extents(),
+                m.at_rest(),
             ))
         };
         self.nodes

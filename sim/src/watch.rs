@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_model::pinger::{FailureReports, Pinger, PingerConfig};
-use staves_model::{ClusterMap, Detector, DetectorConfig, Incarnation, NodeId};
+use staves_model::{ClusterMap, Detector, DetectorConfig, Incarnation, NodeId, Silences, Time};
 
 use crate::event::Place;
+use crate::rest::{SILENCE, TICK_MAX};
 use crate::scale::MS;
 
 /// Time between two pings of a node; like all times here, the program's in the proportion of the leases.
@@ -59,6 +60,9 @@ pub struct Watch {
     pub(crate) pings: Vec<Ping>,
     pub(crate) looks: Vec<Look>,
     pub(crate) ticked_at: u64,
+    /// When each node was last heard, by this one's clock.
+    pub(crate) links: BTreeMap<NodeId, Time>,
+    pub(crate) silences: Silences,
     /// For the judges: since when each life can have been silent at most.
     pub(crate) silent_since: BTreeMap<(NodeId, Incarnation), u64>,
 }
@@ -78,6 +82,8 @@ impl Default for Watch {
             pings: Vec::new(),
             looks: Vec::new(),
             ticked_at: 0,
+            links: BTreeMap::new(),
+            silences: Silences::new(SILENCE, TICK_MAX),
             silent_since: BTreeMap::new(),
         }
     }

@@ -278,8 +278,8 @@ impl Service for Cache {
         self.advance_large(context, now, out);
     }
 
-    fn maintain(&mut self, context: &mut BucketContext, now: Time) {
-        self.housekeeping(context, now);
+    fn maintain(&mut self, context: &mut BucketContext, now: Time) -> bool {
+        self.housekeeping(context, now)
     }
 
     #[inline]

@@ -273,7 +273,7 @@ impl Cache {
     }
 
     /// A bounded part of the housekeeping that no write has done.
-    pub(crate) fn housekeeping(&mut self, context: &mut BucketContext, now: Time) {
+    pub(crate) fn housekeeping(&mut self, context: &mut BucketContext, now: Time) -> bool {
         if self.kv.segments.has_empty() {
             self.give_back_empty(context);
         }
@@ -284,11 +284,14 @@ impl Cache {
         let member = context.member();
         let (usable, wanted) = (member.usable_extents(), member.wanted_extents());
         let settled = member.stable() == member.last() && self.large.is_none();
-        let lacks = usable <= used && wanted <= used && !context.is_refused(now, next);
-        let spare = settled && usable > used + SPARE_EXTENTS && !context.is_refused(now, 0);
-        if lacks || spare {
+        let lacks = usable <= used && wanted <= used;
+        let spare = usable > used + SPARE_EXTENTS;
+        let asks = lacks && !context.is_refused(now, next);
+        let gives = spare && settled && !context.is_refused(now, 0);
+        if asks || gives {
             context.member_mut().want_extents(next);
         }
+        lacks || spare || self.kv.segments.has_empty() || self.is_untidy()
     }
 
     fn give_back_empty(&mut self, context: &mut BucketContext) {

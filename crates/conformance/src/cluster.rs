@@ -305,7 +305,9 @@ impl<S: Service> TestCluster<S> {
             }
         }
         for node in 0..self.buckets.len() {
-            self.step(node, Event::Tick);
+            if !self.buckets[node].at_rest() {
+                self.step(node, Event::Tick);
+            }
         }
     }
 

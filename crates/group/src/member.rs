@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use staves_model::{
-    Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, Revision, Time, mutant::Mutant,
-    mutant::planted,
+    Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, NodeId, Revision, Time,
+    mutant::Mutant, mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
@@ -40,6 +40,13 @@ pub enum Event {
         epoch: Epoch,
         /// Our clock when we asked.
         clock: Time,
+    },
+    /// A node that has answered nothing of this one since then, though it was asked.
+    Silent {
+        /// The node.
+        node: NodeId,
+        /// Our clock when it was last heard.
+        since: Time,
     },
 }
 
@@ -437,6 +444,7 @@ impl Member {
                 self.heard = self.heard.max(clock);
             }
             Event::Heard { .. } => {}
+            Event::Silent { node, since } => self.silent(now, node, since),
         }
     }
 

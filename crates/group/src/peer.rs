@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use staves_model::Time;
 
+use crate::rest::News;
+
 /// A way that lost a message is taken for one that loses more, for so long.
 const LOSSY_FOR: Duration = Duration::from_secs(1);
 /// A member that does not answer is sent the same again after twice the time before, so often: eight times
@@ -45,6 +47,11 @@ pub(crate) struct Peer {
     pub promise: Time,
     /// Extents that it has reserved.
     pub granted: u32,
+    /// The news that it was last told, and the clock of the first message that counts as having told it.
+    pub told: News,
+    pub told_at: Time,
+    /// It has answered those, and has nothing left to do (rule 19).
+    pub rests: bool,
 }
 
 impl Peer {
@@ -57,6 +64,35 @@ impl Peer {
             moved_at: now,
             heard_at: now,
             ..Peer::default()
+        }
+    }
+
+    /// It is told this now. Of two messages with one clock an answer does not say which it is to: then a later one counts.
+    pub fn tell(&mut self, now: Time, news: News) {
+        if self.told == news {
+            return;
+        }
+        self.wake(now, now);
+        self.told = news;
+        self.told_at = match self.told_at >= now {
+            true => now + Duration::from_nanos(1),
+            false => now,
+        };
+    }
+
+    /// It is to answer again: its silence counts from `since`. True if it rested.
+    pub fn wake(&mut self, now: Time, since: Time) -> bool {
+        let rested = std::mem::take(&mut self.rests);
+        if rested {
+            (self.heard_at, self.moved_at) = (since, now);
+        }
+        rested
+    }
+
+    /// It has answered a message of this clock, and says whether it rests.
+    pub fn answered(&mut self, clock: Time, rests: bool) {
+        if clock >= self.told_at {
+            self.rests = rests;
         }
     }
 

@@ -125,6 +125,12 @@ impl Stream {
         }
     }
 
+    /// True if nothing of it is left to do here: all that was received is answered for, applied and purged.
+    pub fn is_settled(&self) -> bool {
+        let marks = [self.applied, self.synced, self.stable];
+        marks.iter().all(|mark| *mark == self.prefix) && self.log.bytes() == 0
+    }
+
     /// Takes in the delta that the data bucket itself just made. `keep`: somebody may ask for it.
     pub fn append(&mut self, delta: Delta, keep: bool) {
         assert_eq!(

@@ -130,8 +130,8 @@ impl MemberState {
         }
     }
 
-    // All that is owed to one parity bucket, in messages of bounded size; at least one message.
-    fn send_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot, out: &mut Effects) {
+    /// Sends all that is owed to one parity bucket, in messages of bounded size; at least one message.
+    pub fn send_to(&mut self, ctx: &Ctx<'_>, slot: MemberSlot, out: &mut Effects) {
         let Some(to) = self.view.member(slot).map(|x| x.id) else {
             return;
         };
@@ -139,7 +139,9 @@ impl MemberState {
         if std::mem::take(&mut self.reservation.lowered) {
             self.reservation.void_until = ctx.now;
         }
+        let news = self.news();
         let peer = &mut self.peers[slot.index()];
+        peer.tell(ctx.now, news);
         if peer.prefix >= peer.sent && peer.resends == 0 {
             peer.moved_at = ctx.now;
         }
@@ -230,6 +232,7 @@ impl MemberState {
             return;
         }
         let view = self.view.clone();
+        let news = self.news();
         let (last, stable) = (self.own().prefix, self.own().stable);
         let mut stuck = Vec::new();
         for slot in view.protectors(self.slot.index()) {
@@ -242,12 +245,14 @@ impl MemberState {
                 peer.send_again(ctx.now);
                 peer.repeats = (peer.repeats + 2).min(REPEATS_MAX);
             }
-            let silent = ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
+            let silent = !peer.rests && ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
             let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
             if silent || unmoved {
                 stuck.push(slot);
             }
-            let due = ctx.now.since(peer.sent_at) >= ctx.options.heartbeat_every;
+            let late = ctx.now.since(peer.sent_at) >= ctx.options.heartbeat_every;
+            let due = late && !self.rests(slot, news);
+            let peer = &self.peers[slot.index()];
             if peer.sent < last || peer.sent_stable < stable || due {
                 self.send_to(ctx, slot, out);
             }
@@ -306,6 +311,7 @@ impl MemberState {
                 clock,
                 promise,
                 granted_extents,
+                rests,
             } => {
                 let current =
                     epoch == self.epoch && self.view.member(slot).is_some_and(|x| x.id == from);
@@ -317,6 +323,7 @@ impl MemberState {
                     if !self.reservation.lowered && clock > self.reservation.void_until {
                         peer.granted = granted_extents;
                     }
+                    peer.answered(clock, rests);
                     if promise {
                         self.promised_by(ctx, slot, clock);
                     }
@@ -454,6 +461,7 @@ impl MemberState {
             clock,
             promise,
             granted_extents: self.table.pages().reserved().min(wanted),
+            rests: self.rests_for(stream, last, asked),
         };
         out.sends.push(ctx.addressed(to, epoch, message));
     }

@@ -40,6 +40,7 @@ pub mod policy;
 mod region;
 pub mod ring;
 mod scheme;
+mod silence;
 mod stop_book;
 pub mod testing;
 mod time;
@@ -74,6 +75,7 @@ pub use scheme::{
     EXTENT_BYTES, EXTENT_PAGES, HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme,
     bucket_slot, hash_slot, slots_max, twin,
 };
+pub use silence::Silences;
 pub use stop_book::{OwnStop, StopBook, StopReply, StopState, StopTimes};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;

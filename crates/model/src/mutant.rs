@@ -183,6 +183,9 @@ mutants! {
         OvertakenDoneLater = 1063,
         AnswersBeyondBound = 1064,
         OwnPauseCounted = 1072,
+        RestsBeforeApplied = 1074,
+        RestingReadAsksNobody = 1075,
+        SilenceUnseenAtRest = 1076,
     ]
     /// Those of the patience of the detector and of the planner, which their own tests see.
     PATIENCE: [

@@ -62,8 +62,9 @@ struct ConnectionShared {
 /// The bytes received from the other side.
 struct Heard {
     began: Instant,
-    /// Bytes.
+    /// Bytes, and when the last of them came: milliseconds since it began.
     all: AtomicU64,
+    all_ms: AtomicU64,
     /// Those of answers that are long on their way, and when the last of them came: milliseconds since it began.
     large: AtomicU64,
     large_ms: AtomicU64,
@@ -76,6 +77,7 @@ impl Heard {
         Heard {
             began: Instant::now(),
             all: AtomicU64::new(0),
+            all_ms: AtomicU64::new(0),
             large: AtomicU64::new(0),
             large_ms: AtomicU64::new(0),
             asked_at: AtomicU64::new(0),
@@ -85,11 +87,18 @@ impl Heard {
     /// So many bytes have come.
     fn add(&self, bytes: usize, of_large: bool) {
         self.all.fetch_add(bytes as u64, Ordering::Relaxed);
+        let ms = self.began.elapsed().as_millis() as u64;
+        self.all_ms.store(ms, Ordering::Relaxed);
         if of_large {
-            let ms = self.began.elapsed().as_millis() as u64;
             self.large_ms.store(ms, Ordering::Relaxed);
             self.large.fetch_add(bytes as u64, Ordering::Release);
         }
+    }
+
+    /// The time since anything came, or since it began.
+    fn silent_for(&self) -> Duration {
+        let last = Duration::from_millis(self.all_ms.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(last)
     }
 
     /// True if a ping is due: not if anything was received since `mark`, nor twice in one silence.
@@ -240,6 +249,12 @@ impl Connection {
     /// Ends it: whoever waits for an answer is told so.
     pub fn close(&self) {
         self.shared.closing.notify_one();
+    }
+
+    /// The time since anything came from the other side, or since the connection began. It is asked often enough that
+    /// one that lives is never silent for long.
+    pub fn silent_for(&self) -> Duration {
+        self.shared.heard.silent_for()
     }
 
     /// Asks, and waits for the answer until the deadline, which travels with the request. How large the
@@ -446,7 +461,7 @@ async fn run(
         // the same turn.
         biased;
         () = shared.closing.notified() => closed(&shared.addr, "it was closed on this side", None),
-        error = read(&shared, &mut reading, decoder, buffer, options.silence_max) => error,
+        error = read(&shared, &mut reading, decoder, buffer, &options) => error,
         error = shared.outbox.run(&writing, options.stall_max) => {
             closed(&shared.addr, format!("writing failed: {error}"), Some(Sign::Failed))
         }
@@ -482,10 +497,11 @@ async fn read(
     socket: &mut (impl AsyncRead + Unpin),
     mut decoder: Decoder,
     mut buffer: BytesMut,
-    silence_max: Duration,
+    options: &Options,
 ) -> NetError {
     let addr = &shared.addr;
-    let mut silent = false;
+    let ping_after = options.ping_after.min(options.silence_max / 2);
+    let mut silent = Duration::ZERO;
     let mut turn = Turn::default();
     loop {
         loop {
@@ -505,26 +521,22 @@ async fn read(
                 .saturating_sub(buffer.len())
                 .max(READ_BYTES),
         );
-        match tokio::time::timeout(silence_max / 2, socket.read_buf(&mut buffer)).await {
+        match tokio::time::timeout(ping_after, socket.read_buf(&mut buffer)).await {
             Ok(Ok(0)) => return closed(addr, "the other side closed it", Some(Sign::Failed)),
             Ok(Ok(bytes)) => {
-                silent = false;
+                silent = Duration::ZERO;
                 shared.heard.add(bytes, decoder.within_large());
                 turn.took(bytes).await;
             }
             Ok(Err(error)) => {
                 return closed(addr, format!("reading failed: {error}"), Some(Sign::Failed));
             }
-            Err(_) if silent => {
-                let sign = Some(Sign::Silent);
-                return closed(
-                    addr,
-                    format!("silent for {} ms", silence_max.as_millis()),
-                    sign,
-                );
-            }
             Err(_) => {
-                silent = true;
+                silent += ping_after;
+                if silent >= options.silence_max {
+                    let text = format!("silent for {} ms", options.silence_max.as_millis());
+                    return closed(addr, text, Some(Sign::Silent));
+                }
                 shared.ping();
             }
         }

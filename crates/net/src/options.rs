@@ -25,8 +25,9 @@ pub struct Options {
     pub queued_bytes_max: usize,
     /// The bound on connecting and the hello after it.
     pub connect_timeout: Duration,
-    /// A client that has heard nothing for half of this sends a ping; after the whole, it gives the
-    /// connection up.
+    /// A client that has heard nothing for so long sends a ping, and another one after as long again.
+    pub ping_after: Duration,
+    /// A client that has heard nothing for so long gives the connection up; it pings before half of that at the latest.
     pub silence_max: Duration,
     /// A server gives up a connection on which nothing came for this long. Clients ping more often.
     pub idle_max: Duration,
@@ -53,6 +54,7 @@ impl Default for Options {
             in_flight: InFlight::new(usize::MAX),
             queued_bytes_max: 16 << 20,
             connect_timeout: Duration::from_secs(1),
+            ping_after: Duration::from_secs(2),
             silence_max: Duration::from_secs(4),
             idle_max: Duration::from_secs(60),
             stall_max: Duration::from_secs(10),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use staves_model::NodeId;
 use staves_wire::Message;
 use staves_wire::directory::Sign;
@@ -41,6 +41,8 @@ impl Default for PeerOptions {
         PeerOptions {
             connection: Options {
                 connect_timeout: Duration::from_millis(500),
+                // A node's groups that rest hear of the other node by this alone.
+                ping_after: Duration::from_millis(200),
                 silence_max: Duration::from_secs(2),
                 ..Options::default()
             },
@@ -91,6 +93,8 @@ struct PeerLink {
     addr: watch::Sender<String>,
     state: watch::Sender<LinkState>,
     group: Arc<GroupQueue>,
+    /// When the node was last heard, but for the connection that there is now.
+    heard: Arc<Mutex<Instant>>,
     task: JoinHandle<()>,
 }
 
@@ -222,6 +226,13 @@ impl Peers {
         }
     }
 
+    /// For how long each node that there is a link to has said nothing on it, though it was asked.
+    pub fn silences(&self) -> Vec<(NodeId, Duration)> {
+        let links = self.shared.links.read();
+        let silent = |(node, link): (&NodeId, &Arc<PeerLink>)| (*node, link.silent_for());
+        links.iter().map(silent).collect()
+    }
+
     /// Counts of all links.
     pub fn stats(&self) -> Vec<PeerStats> {
         let links: Vec<Arc<PeerLink>> = self.shared.links.read().values().cloned().collect();
@@ -232,8 +243,10 @@ impl Peers {
         let (addr, addr_seen) = watch::channel(addr.to_owned());
         let (state, _) = watch::channel(LinkState::Connecting);
         let group = Arc::new(GroupQueue::new(self.shared.options.group_bytes_max));
+        let heard = Arc::new(Mutex::new(Instant::now()));
         let keeper = Keeper {
             node,
+            heard: heard.clone(),
             addr: addr_seen,
             state: state.clone(),
             group: group.clone(),
@@ -247,12 +260,21 @@ impl Peers {
             addr,
             state,
             group,
+            heard,
             task,
         }
     }
 }
 
 impl PeerLink {
+    fn silent_for(&self) -> Duration {
+        let before = self.heard.lock().elapsed();
+        match &*self.state.borrow() {
+            LinkState::Up(connection) => before.min(connection.silent_for()),
+            _ => before,
+        }
+    }
+
     fn stats(&self) -> PeerStats {
         let counts = self.group.counts();
         let state = self.state.borrow().clone();
@@ -274,6 +296,7 @@ impl PeerLink {
 /// Keeps one link up.
 struct Keeper {
     node: NodeId,
+    heard: Arc<Mutex<Instant>>,
     addr: watch::Receiver<String>,
     state: watch::Sender<LinkState>,
     group: Arc<GroupQueue>,
@@ -344,6 +367,8 @@ impl Keeper {
                 connection.ended().await
             }
         };
+        let heard = Instant::now().checked_sub(connection.silent_for());
+        *self.heard.lock() = heard.unwrap_or_else(Instant::now);
         tracing::debug!(node = %self.node, %error, "link broke");
         if let Some(sign) = error.sign() {
             (self.evidence)(self.node, sign);

@@ -263,6 +263,7 @@ mod tests {
             clock: Time(1),
             promise: true,
             granted_extents: 0,
+            rests: false,
         })
     }
 

@@ -29,8 +29,8 @@ use staves_directory::Life;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeState,
-    Pool, PoolId, ServiceId, Stretch, StretchState, Time,
+    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeId,
+    NodeState, Pool, PoolId, ServiceId, Stretch, StretchState, Time,
 };
 use staves_net::{InFlight, Peers};
 use staves_service::{AnyBucket, BucketEffects};
@@ -70,6 +70,8 @@ pub(crate) struct Host {
     /// Buckets whose next step has work at once.
     busy: Mutex<BTreeSet<GroupId>>,
     busy_wake: Notify,
+    /// Cells that do not rest: each tick is for these.
+    active: Mutex<Vec<(GroupId, DiskId)>>,
     /// Asks the lease asker not to wait for its turn.
     lease_wake: Notify,
     /// The time, by our clock at the asking, of the last answer of a directory leader that a majority confirmed.
@@ -211,6 +213,7 @@ impl Host {
             router: OnceLock::new(),
             busy: Mutex::default(),
             busy_wake: Notify::new(),
+            active: Mutex::default(),
             lease_wake: Notify::new(),
             heard: AtomicU64::new(0),
             fill_rate: AtomicU64::new(0),
@@ -466,27 +469,54 @@ impl Host {
     #[cfg(test)]
     pub(crate) fn tick(&self) {
         let routes = self.routes();
-        routes
-            .cells()
-            .for_each(|cell| self.tick_cell(&routes, cell));
+        let active = self.take_active();
+        active.iter().for_each(|at| self.tick_cell(&routes, *at));
         self.peers.flush();
     }
 
-    fn tick_cell(&self, routes: &Routes, cell: &Arc<Cell>) {
+    /// The cells that do not rest; [`Host::tick_cell`] puts back those that still do not.
+    fn take_active(&self) -> Vec<(GroupId, DiskId)> {
+        std::mem::take(&mut *self.active.lock())
+    }
+
+    /// Each tick is for this cell, too, until it rests. Called once for each time that it wakes.
+    pub(crate) fn look_after(&self, cell: &Cell) {
+        self.active.lock().push((cell.group, cell.disk));
+    }
+
+    fn tick_cell(&self, routes: &Routes, (group, disk): (GroupId, DiskId)) {
         self.gets_on();
+        let Some(cell) = routes.cell(group, disk) else {
+            return;
+        };
         let now = self.clock.now();
         cell.step(self, now, Event::Tick);
         let mut state = cell.lock();
-        let Some(bucket) = &state.bucket else {
-            return;
-        };
-        let entry = routes.map.groups.get(&cell.group);
-        let listed = entry.is_some_and(|g| g.seats(self.life.node, cell.disk));
-        if listed || bucket.member().slot().is_some() || state.waiting() > 0 {
+        let entry = routes.map.groups.get(&group);
+        let listed = entry.is_some_and(|g| g.seats(self.life.node, disk));
+        let member = state.bucket.as_ref().map(|bucket| bucket.member());
+        let holds = member.is_some_and(|member| member.slot().is_some());
+        if listed || holds || state.waiting() > 0 {
             state.idle_since = None;
         } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {
             state.bucket = None;
             state.idle_since = None;
+        }
+        if !state.comes_to_rest(listed) {
+            self.look_after(cell);
+        }
+    }
+
+    /// Wakes what rests at these nodes, which have not answered since then.
+    fn tell_silent(&self, routes: &Routes, silent: &[(NodeId, Time)]) {
+        for (node, since) in silent.iter().copied() {
+            for group in routes.map.groups.values() {
+                if group.listed().any(|(_, member)| member.id.node == node) {
+                    let cells = routes.cells_of(group.id);
+                    let event = Event::Silent { node, since };
+                    cells.for_each(|cell| cell.step(self, self.clock.now(), event.clone()));
+                }
+            }
         }
     }
 

@@ -21,6 +21,8 @@ pub trait AnyBucket: Any + Send {
     fn answers_for(&self, slot: MemberSlot) -> bool;
     /// See [`Bucket::has_work`].
     fn has_work(&self) -> bool;
+    /// See [`Bucket::at_rest`].
+    fn at_rest(&self) -> bool;
     /// True if this member may hold anything that was ever written.
     fn holds_anything(&self) -> bool;
     /// Adds the service's counters, each by its name.
@@ -67,6 +69,10 @@ impl<S: Service> AnyBucket for Bucket<S> {
 
     fn has_work(&self) -> bool {
         Bucket::has_work(self)
+    }
+
+    fn at_rest(&self) -> bool {
+        Bucket::at_rest(self)
     }
 
     fn holds_anything(&self) -> bool {

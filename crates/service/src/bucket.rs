@@ -24,6 +24,8 @@ pub struct Bucket<S: Service> {
     /// The data slot, and the pages, that waiting answers were made from.
     source: Option<(MemberSlot, u64)>,
     was_serving: bool,
+    /// The last tick left no housekeeping to be done, and nothing was executed since.
+    tidy: bool,
 }
 
 impl<S: Service> Bucket<S> {
@@ -37,6 +39,7 @@ impl<S: Service> Bucket<S> {
             chosen: None,
             source: None,
             was_serving: false,
+            tidy: false,
         }
     }
 
@@ -90,6 +93,12 @@ impl<S: Service> Bucket<S> {
     /// True if a further step would find work at once: the driver need not wait for a tick.
     pub fn has_work(&self) -> bool {
         self.serving() && self.service.has_work()
+    }
+
+    /// True if a tick would do nothing, now and at any time until another event or an operation comes.
+    pub fn at_rest(&self) -> bool {
+        let tidy = self.tidy || !self.serving();
+        tidy && self.waiting() == 0 && !self.unflushed() && self.context.member.at_rest()
     }
 
     /// True if [`Bucket::flush`] has anything to send.
@@ -159,7 +168,7 @@ impl<S: Service> Bucket<S> {
         if self.serving() {
             self.context.release(now, out);
             if tick {
-                self.service.maintain(&mut self.context, now);
+                self.tidy = !self.service.maintain(&mut self.context, now);
             }
             self.pump(now, out);
         } else if tick {
@@ -168,12 +177,20 @@ impl<S: Service> Bucket<S> {
         }
         let expired = self.context.waiters.expire(now);
         out.refuse(expired, Refused::Deadline);
+        self.seek_promises(now, out);
         self.flush(now, out);
     }
 
     /// Checks the service's invariants, for the simulator and tests.
     pub fn check(&self) -> Result<(), String> {
         self.service.check(&self.context.member, self.serving())
+    }
+
+    // Somebody waits who may wait for a lease.
+    fn seek_promises(&mut self, now: Time, out: &mut BucketEffects) {
+        if self.waiting() > 0 && !self.context.member.may_read(now) {
+            self.context.member.seek_promises(now, &mut out.effects);
+        }
     }
 
     // The slot that it serves may be another than the one that an epoch which is not open yet gives it.
@@ -239,6 +256,21 @@ impl<S: Service> Bucket<S> {
         if !self.answers_for(header.slot) {
             return Err(Refused::NotServing);
         }
+        let result = self.answer_or_park(now, header, key_hash, op, out);
+        if matches!(result, Ok(None)) {
+            self.seek_promises(now, out);
+        }
+        result
+    }
+
+    fn answer_or_park(
+        &mut self,
+        now: Time,
+        header: OpHeader,
+        key_hash: Option<KeyHash>,
+        op: S::Op<'_>,
+        out: &mut BucketEffects,
+    ) -> Result<Option<Answer>, Refused> {
         match self.begin(now, &header, key_hash, op, out) {
             Outcome::Answer { seq, answer, read } => {
                 let fits = self.context.fits(now, seq, &answer, out.value_bytes_max);
@@ -289,8 +321,12 @@ impl<S: Service> Bucket<S> {
             return Outcome::Blocked { starved: false };
         }
         let Bucket {
-            context, service, ..
+            context,
+            service,
+            tidy,
+            ..
         } = self;
+        *tidy = false;
         service.execute(context, now, header, key_hash, op, out)
     }
 

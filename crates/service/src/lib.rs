@@ -245,8 +245,10 @@ pub trait Service: Sized + Send + 'static {
     fn stop(&mut self, _out: &mut BucketEffects) {}
     /// Continues what is in progress. Called by each step of a serving bucket.
     fn advance(&mut self, _shell: &mut BucketContext, _now: Time, _out: &mut BucketEffects) {}
-    /// Housekeeping, a bounded part on each tick of a serving bucket.
-    fn maintain(&mut self, _shell: &mut BucketContext, _now: Time) {}
+    /// Housekeeping, a bounded part on each tick of a serving bucket; true if there is more to do, now or later.
+    fn maintain(&mut self, _shell: &mut BucketContext, _now: Time) -> bool {
+        false
+    }
     /// True if an operation in progress holds up all others with this key hash.
     fn holds(&self, _key_hash: KeyHash) -> bool {
         false

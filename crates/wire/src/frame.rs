@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 5;
+pub const VERSION_MIN: u8 = 7;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -48,7 +48,8 @@ pub const VERSION_MIN: u8 = 5;
 /// 5. A shared secret, proven by challenge. The map says of each part of a region whether it was written or is being
 ///    loaded: older versions cannot read it.
 /// 6. A request to services bounds the bytes of its answers.
-pub const VERSION_MAX: u8 = 6;
+/// 7. An ack says that its member rests: older versions cannot read it.
+pub const VERSION_MAX: u8 = 7;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

@@ -223,6 +223,9 @@ pub enum GroupMessage {
         promise: bool,
         /// The extents that this member has reserved.
         granted_extents: u32,
+        /// This member has nothing left to do for the stream: unless the data bucket has something new to say, neither
+        /// of the two needs to say anything more.
+        rests: bool,
     },
     /// Coordinator to retained members.
     Seal {

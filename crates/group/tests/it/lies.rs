@@ -195,7 +195,7 @@ fn data_message() -> impl Strategy<Value = GroupMessage> {
 }
 
 fn ack() -> impl Strategy<Value = GroupMessage> {
-    let flags = (any::<bool>(), any::<bool>());
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (
         slot(),
         0..3u8,
@@ -205,7 +205,7 @@ fn ack() -> impl Strategy<Value = GroupMessage> {
         number32(),
     )
         .prop_map(
-            |(slot, stream, (prefix, synced), (gap, promise), clock, granted_extents)| {
+            |(slot, stream, (prefix, synced), (gap, promise, rests), clock, granted_extents)| {
                 GroupMessage::Ack {
                     slot,
                     stream,
@@ -215,6 +215,7 @@ fn ack() -> impl Strategy<Value = GroupMessage> {
                     clock: Time(clock),
                     promise,
                     granted_extents,
+                    rests,
                 }
             },
         )

@@ -46,6 +46,10 @@ pub(crate) struct CellState {
     parity: bool,
     /// Something was made since the last flush that other nodes are to be told.
     dirty: bool,
+    /// The ticker looks after it, or will from the next flush on: the bucket does not rest.
+    active: bool,
+    /// The next flush has to tell the ticker.
+    unseen: bool,
     /// Since when the bucket holds nothing and is listed nowhere.
     pub(crate) idle_since: Option<Time>,
 }
@@ -71,6 +75,8 @@ impl Cell {
                 held: None,
                 parity: false,
                 dirty: false,
+                active: false,
+                unseen: false,
                 idle_since: None,
             }),
         }
@@ -83,10 +89,16 @@ impl Cell {
 
     /// Tells the bucket, if there is one, of an event, and does what it wants done.
     pub(crate) fn step(&self, host: &Host, now: Time, event: Event) {
-        let (finished, more) = {
+        // These two leave nothing to be done later.
+        let granted = matches!(event, Event::Lease { .. } | Event::Heard { .. });
+        let (finished, more, wakes) = {
             let mut state = self.lock();
-            state.step(host, now, event)
+            let (finished, more) = state.step(host, now, event);
+            (finished, more, !granted && state.wakes())
         };
+        if wakes {
+            host.look_after(self);
+        }
         if more {
             host.wake_busy(self.group);
         }
@@ -95,17 +107,22 @@ impl Cell {
 
     /// Sends what submits have made since the last flush.
     pub(crate) fn flush(&self, host: &Host, now: Time) {
-        let finished = {
+        let (finished, wakes) = {
             let mut state = self.lock();
-            if !std::mem::take(&mut state.dirty) {
-                return;
+            let wakes = std::mem::take(&mut state.unseen);
+            let mut finished = Vec::new();
+            if std::mem::take(&mut state.dirty) {
+                let CellState { bucket, out, .. } = &mut *state;
+                if let Some(bucket) = bucket {
+                    bucket.flush(now, out);
+                }
+                finished = state.settle(host, now);
             }
-            let CellState { bucket, out, .. } = &mut *state;
-            if let Some(bucket) = bucket {
-                bucket.flush(now, out);
-            }
-            state.settle(host, now)
+            (finished, wakes)
         };
+        if wakes {
+            host.look_after(self);
+        }
         Batch::finish_all(finished);
     }
 
@@ -133,6 +150,19 @@ impl CellState {
         self.bucket.as_ref().is_some_and(|b| b.member().is_data())
     }
 
+    /// True if nobody looks after the cell who has to from now on.
+    fn wakes(&mut self) -> bool {
+        !std::mem::replace(&mut self.active, true)
+    }
+
+    /// After a tick: true if no other is needed until something happens. A bucket that is `listed` nowhere waits to be given up.
+    pub(crate) fn comes_to_rest(&mut self, listed: bool) -> bool {
+        let bucket = self.bucket.as_ref();
+        let rests = bucket.is_none_or(|bucket| listed && bucket.at_rest());
+        self.active = !rests || self.waiting() > 0;
+        !self.active
+    }
+
     /// Requests that wait here.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
@@ -153,7 +183,7 @@ impl CellState {
     }
 
     /// Submits an operation on a key to a cache pool's bucket. `Ok(None)`: the waiter gets the answer. Sets
-    /// `wants_flush` if the cell wants a flush after the batch.
+    /// `wants_flush` if the cell wants a flush after the batch: it has something to send, or is to be looked after.
     #[inline]
     #[allow(clippy::too_many_arguments)] // each is a different thing, and the caller is the hot path
     pub(crate) fn submit<R>(
@@ -172,6 +202,8 @@ impl CellState {
             out,
             parity,
             dirty,
+            active,
+            unseen,
             ..
         } = self;
         let bucket = bucket.as_mut().ok_or(Refused::NotServing)?.as_mut();
@@ -186,6 +218,9 @@ impl CellState {
             ),
             false => None,
         };
+        if op.is_write() && !*active {
+            (*active, *unseen, *wants_flush) = (true, true, true);
+        }
         if replicated && !*dirty {
             *dirty = true;
             *wants_flush = true;
@@ -198,7 +233,13 @@ impl CellState {
         };
         let result = bucket.submit_with(now, header, *op, out, give);
         match (&result, request) {
-            (Ok(None), request) => drop(waiting.insert(waiter(request))),
+            (Ok(None), request) => {
+                waiting.insert(waiter(request));
+                // A read that waits for a lease may have asked for promises.
+                *dirty |= !out.effects.sends.is_empty();
+                *unseen |= !std::mem::replace(active, true);
+                *wants_flush |= *dirty || *unseen;
+            }
             (_, Some(request)) => lane.answered(&request),
             (_, None) => {}
         }
@@ -232,8 +273,12 @@ impl CellState {
             deadline,
         };
         let (result, bytes) = bucket.submit_body(now, header, op.to, &op.body, &mut self.out);
-        if let Ok(None) = result {
+        let waits = matches!(result, Ok(None));
+        if waits {
             self.waiting.insert(waiter());
+        }
+        if (waits || bucket.unflushed()) && !self.active {
+            (self.active, self.unseen, *wants_flush) = (true, true, true);
         }
         // Without parity nobody needs the deltas; a read may still request pages of other nodes.
         let has_sends = (self.parity && bucket.unflushed()) || !self.out.effects.sends.is_empty();

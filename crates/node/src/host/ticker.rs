@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use staves_group::Event;
+use staves_model::Silences;
 use tokio::time::MissedTickBehavior;
 
 use super::Host;
@@ -26,13 +27,18 @@ pub(crate) async fn run(host: Arc<Host>) {
     let mut tick = tokio::time::interval(host.options.tick);
     // A node that stood still has nothing to catch up on.
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut silences = Silences::new(host.options.group.stuck_after / 2, host.options.tick * 2);
     let mut sampled = (Instant::now(), 0);
     let mut rest = Rest::default();
     loop {
         tick.tick().await;
         let routes = host.routes();
-        for (i, cell) in routes.cells().enumerate() {
-            host.tick_cell(&routes, cell);
+        let now = host.clock.now();
+        let heard = host.peers.silences().into_iter();
+        let silent = silences.tick(now, heard.map(|(node, silent)| (node, now - silent)));
+        host.tell_silent(&routes, &silent);
+        for (i, at) in host.take_active().into_iter().enumerate() {
+            host.tick_cell(&routes, at);
             if i % CELLS_AT_ONCE == CELLS_AT_ONCE - 1 {
                 // With thousands of groups, what others have sent must not wait until all have been looked after.
                 host.peers.flush();

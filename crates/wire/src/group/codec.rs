@@ -46,7 +46,7 @@ wire_struct!(GroupEnvelope {
 
 wire_enum!(GroupMessage {
     0 => Deltas { stream, deltas, stable, purgeable, last, clock, want_extents },
-    1 => Ack { slot, stream, prefix, synced, gap, clock, promise, granted_extents },
+    1 => Ack { slot, stream, prefix, synced, gap, clock, promise, granted_extents, rests },
     2 => Seal { group, released },
     3 => Sealed { slot, streams, reserved_extents, pages },
     4 => Sync { group, slot, streams, reserve_extents, pages },

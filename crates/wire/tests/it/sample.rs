@@ -592,6 +592,7 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
             clock: Time(rng.next()),
             promise: rng.yes(),
             granted_extents: rng.u32(),
+            rests: rng.yes(),
         },
         2 => GroupMessage::Seal {
             group: group(rng),

@@ -59,6 +59,7 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
             clock: Time(n),
             promise: true,
             granted_extents: u32::MAX,
+            rests: true,
         });
         let (page, count) = (n as u32, u32::MAX);
         messages.push(GroupMessage::Get {
