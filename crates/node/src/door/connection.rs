@@ -21,12 +21,12 @@ use tokio::sync::watch;
 mod local;
 mod memory;
 
+use self::local::Turn;
 use super::Phase;
 use super::completions::{Completion, CompletionQueue, RemoteOp};
 use super::remote::RemoteOps;
 use crate::host::{Cell, Routes, Waiter};
 use crate::running::Running;
-use crate::turns::CostlyTurn;
 use staves_resp::{
     Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply, Protocol,
     Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
@@ -70,9 +70,8 @@ struct Executor {
     /// Its part of the node's memory for requests, and the bytes that it held at the last look.
     part: InFlightPart,
     held: usize,
-    /// The next command waits for its turn among costly ones; the turn that it has got.
-    wants_turn: bool,
-    turn: Option<CostlyTurn>,
+    /// Of the next command, if it is a costly one.
+    turn: Turn,
     /// A command waits for room in that memory, for so many bytes of values at least.
     starved: bool,
     needs: usize,
@@ -116,8 +115,7 @@ impl Connection {
                 held_back: false,
                 part: InFlightPart::new(running.in_flight.clone()),
                 held: 0,
-                wants_turn: false,
-                turn: None,
+                turn: Turn::None,
                 starved: false,
                 needs: 0,
                 routes,
@@ -162,7 +160,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = executor.completions.notified(), if !executor.places.is_empty() => {}
-                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory && !executor.wants_turn => {
+                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory && !executor.turn.is_awaited() => {
                     let count = count?;
                     turn_bytes += count;
                     executor.part.moved(count);
@@ -172,7 +170,7 @@ impl Connection {
                     door.read_bytes_total.fetch_add(count as u64, Ordering::Relaxed);
                 }
                 ready = writing.writable(), if !executor.output.is_empty() => ready?,
-                turn = executor.running.turns.next(), if executor.wants_turn => executor.turn = Some(turn),
+                () = executor.turn.comes(), if executor.turn.is_awaited() => {}
                 () = executor.running.in_flight.room(), if !has_memory || executor.waits_for_memory() => {}
                 () = executor.part.stuck(), if executor.part.is_counted() => {
                     let text = "it held memory for which other connections waited, and hardly took or gave a byte";
