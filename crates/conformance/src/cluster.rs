@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_group::{DirectoryCall, Event, Member as GroupMember};
+use staves_group::{DirectoryCall, Event, GroupStep, Member as GroupMember};
 use staves_model::{
     ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
     PAGE_BYTES, PoolId, Revision, Time,
@@ -223,10 +223,12 @@ impl<S: Service> TestCluster<S> {
 
     fn directory(&mut self, call: &DirectoryCall) {
         let changed = match call {
-            DirectoryCall::Open { epoch, .. } if *epoch == self.group.epoch => {
+            DirectoryCall::Step(GroupStep::Open { epoch, .. }) if *epoch == self.group.epoch => {
                 !std::mem::replace(&mut self.group.open, true)
             }
-            DirectoryCall::Complete { epoch, slot, .. } if *epoch == self.group.epoch => {
+            DirectoryCall::Step(GroupStep::Complete { epoch, slot, .. })
+                if *epoch == self.group.epoch =>
+            {
                 let member = self.group.members[slot.index()].as_mut();
                 !std::mem::replace(&mut member.expect("it is listed").complete, true)
             }

@@ -67,7 +67,7 @@ mod update;
 
 pub use backfill::BackfillStats;
 pub use code::supported;
-pub use staves_model::DirectoryCall;
+pub use staves_model::{DirectoryCall, GroupStep};
 
 pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
