@@ -476,6 +476,7 @@ fn service(rng: &mut Rng, kind: u64) -> ServiceRequest {
         forwarded: rng.yes(),
         ops,
         answer_bytes_max: rng.u32(),
+        strict: rng.yes(),
     }
 }
 
