@@ -149,24 +149,15 @@ impl World {
                 self.directory.evidence.push(report);
             }
             Packet::Back(incarnation) => self.comes_back(from, incarnation),
-            Packet::Call(DirectoryCall::Open { group, epoch }) => self.open(group, epoch),
-            Packet::Call(DirectoryCall::Complete {
-                group,
-                epoch,
-                slot,
-                incarnation,
-            }) => {
-                let complete = Change::step(GroupStep::Complete {
-                    group,
-                    epoch,
-                    slot,
-                    incarnation,
-                });
-                if self.directory.map.apply(None, &complete).is_ok() {
-                    self.cover.count("joiner complete");
-                    if let Some(g) = self.index_of(group) {
-                        self.entry_changed(g);
-                    }
+            Packet::Call(DirectoryCall::Step(GroupStep::Open { group, epoch })) => {
+                self.open(group, epoch);
+            }
+            Packet::Call(DirectoryCall::Step(step @ GroupStep::Complete { group, .. }))
+                if self.directory.map.apply(None, &Change::step(step)).is_ok() =>
+            {
+                self.cover.count("joiner complete");
+                if let Some(g) = self.index_of(group) {
+                    self.entry_changed(g);
                 }
             }
             Packet::Call(DirectoryCall::Stuck {

@@ -1,18 +1,10 @@
 //! Groups at rest (rule 19): nobody ticks them, and the silence of a node wakes those that it is a member of.
 
-use std::time::Duration;
-
 use staves_group::{Event, Member};
 use staves_model::{MemberSlot, Time};
 
 use crate::load::Seat;
-use crate::scale::MS;
 use crate::world::World;
-
-/// Silence between two nodes that is told their groups; half of `stuck_after`, as in the program.
-pub(crate) const SILENCE: Duration = Duration::from_nanos(150 * MS);
-/// The longest time between two ticks of a process that runs.
-pub(crate) const TICK_MAX: Duration = Duration::from_nanos(36 * MS);
 
 impl World {
     /// True if the program's driver would not tick what this entry holds.

@@ -50,6 +50,7 @@ pub(crate) fn request(
         retry: false,
         forwarded: false,
         answer_bytes_max: 0,
+        strict: false,
         ops: vec![op],
     }
 }

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use bytes::Bytes;
 use staves_conformance::cache::{KeyLoad, OnKey};
-use staves_group::DirectoryCall;
+use staves_group::{DirectoryCall, GroupStep};
 use staves_model::mutant::{Mutant, plant};
 use staves_model::{Change, Epoch, Group, MemberSlot, NewEpoch, NodeId};
 use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
@@ -480,5 +480,8 @@ impl Script {
 
 /// True if a packet asks the directory to open an epoch.
 pub fn is_open_call(packet: &Packet) -> bool {
-    matches!(packet, Packet::Call(DirectoryCall::Open { .. }))
+    matches!(
+        packet,
+        Packet::Call(DirectoryCall::Step(GroupStep::Open { .. }))
+    )
 }

@@ -118,6 +118,7 @@ impl World {
             answers: vec![answer],
             moved: newer.filter(|_| wrong).into_iter().collect(),
             draw_above: 0,
+            needs_bytes: 0,
         };
         let Some(to) = route.pop() else { return };
         let life = self.life(g);

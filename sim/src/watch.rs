@@ -8,7 +8,6 @@ use staves_model::pinger::{FailureReports, Pinger, PingerConfig};
 use staves_model::{ClusterMap, Detector, DetectorConfig, Incarnation, NodeId, Silences, Time};
 
 use crate::event::Place;
-use crate::rest::{SILENCE, TICK_MAX};
 use crate::scale::MS;
 
 /// Time between two pings of a node; like all times here, the program's in the proportion of the leases.
@@ -22,6 +21,10 @@ pub(crate) const PROBE: u64 = 100 * MS;
 /// First and longest pause between two assurances that a node lives.
 pub(crate) const ASSURE: (Duration, Duration) =
     (Duration::from_millis(200), Duration::from_millis(3000));
+/// Silence between two nodes that is told their groups; half of `stuck_after`, as in the program.
+const SILENCE: Duration = Duration::from_nanos(150 * MS);
+/// The longest time between two ticks of a process that runs.
+const TICK_MAX: Duration = Duration::from_nanos(36 * MS);
 /// Clocks differ by so much from true time, in per cent, with room to spare.
 pub(crate) const CLOCKS_PERCENT: u64 = 4;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use bytes::Bytes;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
-use staves_group::{DirectoryCall, Effects, Event, Member, Options};
+use staves_group::{DirectoryCall, Effects, Event, GroupStep, Member, Options};
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
     Time,
@@ -130,7 +130,7 @@ impl Driver {
             }
             links[*link].send_with(Kind::Group, 0, 0, |out| envelope.encode(out));
         }
-        let opened = |c: &DirectoryCall| matches!(c, DirectoryCall::Open { .. });
+        let opened = |c: &DirectoryCall| matches!(c, DirectoryCall::Step(GroupStep::Open { .. }));
         if out.directory.iter().any(opened) {
             self.open(links, to)?;
         }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use staves_cache::{Bucket, Cache, Options};
-use staves_group::{DirectoryCall, Event, Member};
+use staves_group::{DirectoryCall, Event, GroupStep, Member};
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
     Time, hash_slot,
@@ -62,7 +62,7 @@ fn bucket(id: u32, arena: &Arc<Arena>, budget: &Arc<Budget>) -> Bucket {
         .effects
         .directory
         .iter()
-        .any(|c| matches!(c, DirectoryCall::Open { .. }))
+        .any(|c| matches!(c, DirectoryCall::Step(GroupStep::Open { .. })))
     {
         let own: Vec<_> = out.effects.sends.drain(..).collect();
         for (_, envelope) in own {

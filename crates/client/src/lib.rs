@@ -129,7 +129,7 @@ pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};
 pub use region::{GO_ON_THERE, Region, RegionStat, TRANSFER_BYTES_MAX};
 pub use route::{Avoid, newest as newest_map, with_moved};
-pub use router::{Router, Transport};
+pub use router::{Router, SomeAnswers, Transport};
 pub use staves_files::{FileVersion, Keep, Kind, Seek, SourceError, Stat};
 pub use staves_wire::ErrorCode;
 pub use staves_wire::cache::{Condition, OwnedOp};

@@ -92,6 +92,25 @@ struct Inner<T> {
     began: Instant,
 }
 
+/// The answers to the first of some operations.
+#[derive(Clone, Debug)]
+pub struct SomeAnswers {
+    /// In the order of the operations; `None` for what was not begun.
+    pub answers: Vec<Option<Answer>>,
+    /// Bytes of the largest value that has more than all values together may have: it was not read. 0 if there is none.
+    pub needs_bytes: usize,
+}
+
+impl SomeAnswers {
+    /// The same error for all.
+    pub fn all(code: ErrorCode, text: impl Into<String>, count: usize) -> SomeAnswers {
+        SomeAnswers {
+            answers: vec![Some(Answer::error(code, text)); count],
+            needs_bytes: 0,
+        }
+    }
+}
+
 /// The outcome of a batch, by its node.
 type NodeOutcome = (NodeId, Result<ServiceAnswers, CallFailure>);
 
@@ -165,13 +184,13 @@ impl<T: Transport> Router<T> {
                 bytes += op.weight();
                 turn.push(op);
             }
-            let turn = self.turn(service, pool, turn, None, deadline).await?;
+            let turn = self.turn(service, pool, turn, deadline).await?;
             answers.extend(turn.into_iter().map(answered));
         }
         Ok(answers)
     }
 
-    /// Does the first of these operations until their answers have so many bytes of values; at least one, however large. `None` is
+    /// Does the first of these operations until their answers have so many bytes of values, and no more than that. `None` is
     /// the answer of what was not begun, to be asked for before whatever comes behind it. No more than go at once
     /// ([`RouterOptions`]).
     pub async fn execute_some(
@@ -181,9 +200,20 @@ impl<T: Transport> Router<T> {
         ops: Vec<ServiceOp>,
         answer_bytes_max: usize,
         deadline: Instant,
-    ) -> Result<Vec<Option<Answer>>, ClientError> {
+    ) -> Result<SomeAnswers, ClientError> {
         let of_bytes = Some(answer_bytes_max);
-        self.turn(service, pool, ops, of_bytes, deadline).await
+        self.some(service, pool, ops, of_bytes, deadline).await
+    }
+
+    async fn turn(
+        &self,
+        service: ServiceId,
+        pool: &PoolRef,
+        ops: Vec<ServiceOp>,
+        deadline: Instant,
+    ) -> Result<Vec<Option<Answer>>, ClientError> {
+        let some = self.some(service, pool, ops, None, deadline).await?;
+        Ok(some.answers)
     }
 
     fn has_room(&self, ops: usize, bytes: usize) -> bool {
@@ -195,14 +225,14 @@ impl<T: Transport> Router<T> {
     }
 
     /// As many operations as go out at once.
-    async fn turn(
+    async fn some(
         &self,
         service: ServiceId,
         pool: &PoolRef,
         ops: Vec<ServiceOp>,
         of_bytes: Option<usize>,
         deadline: Instant,
-    ) -> Result<Vec<Option<Answer>>, ClientError> {
+    ) -> Result<SomeAnswers, ClientError> {
         let inner = &self.inner;
         let (map, numbers, count) = (self.map(), &inner.numbers, ops.len());
         let id = pool_of(&map, service, pool).ok();
@@ -212,7 +242,7 @@ impl<T: Transport> Router<T> {
         let taken = numbers.take(writes.map(|(_, windows)| *windows));
         let Ok(taken) = tokio::time::timeout_at(deadline.into(), taken).await else {
             let text = "too many writes are waiting for their answers already";
-            return Ok(vec![Some(Answer::error(ErrorCode::Busy, text)); count]);
+            return Ok(SomeAnswers::all(ErrorCode::Busy, text, count));
         };
         let of = (service, pool.clone(), numbers.client());
         let (options, until) = (inner.options.clone(), self.time(deadline));
@@ -245,11 +275,17 @@ impl<T: Transport> Router<T> {
                     taken = tokio::time::timeout_at(until.into(), more).await.ok();
                     TurnEvent::Numbered(taken.as_ref().and_then(|taken| taken.iter().next()))
                 }
-                TurnStep::Done(answers) => return answers,
+                TurnStep::Done(answers) => {
+                    let needs_bytes = turn.needs_bytes();
+                    return answers.map(|answers| SomeAnswers {
+                        answers,
+                        needs_bytes,
+                    });
+                }
                 // A round hands over every outcome, unless a task of it ended early.
                 TurnStep::Await => {
                     let text = "a task of the router ended early";
-                    return Ok(vec![Some(Answer::error(ErrorCode::Internal, text)); count]);
+                    return Ok(SomeAnswers::all(ErrorCode::Internal, text, count));
                 }
             };
             next = turn.step(self.now(), event);
@@ -390,7 +426,7 @@ impl<T: Transport> Router<T> {
         let map = self.map();
         let ops = std::mem::take(&mut request.ops);
         let mut answers = vec![None; ops.len()];
-        let (mut moved, mut draw_above) = (Vec::new(), 0);
+        let (mut moved, mut draw_above, mut needs_bytes) = (Vec::new(), 0, 0);
         match pool_of(&map, request.service, &request.pool) {
             Ok(pool) => {
                 request.pool = PoolRef::Id(pool);
@@ -412,6 +448,7 @@ impl<T: Transport> Router<T> {
                         Ok(theirs) => {
                             moved.extend(theirs.moved);
                             draw_above = draw_above.max(theirs.draw_above);
+                            needs_bytes = needs_bytes.max(theirs.needs_bytes);
                             let mut theirs = theirs.answers.into_iter();
                             let behind_bound = || Answer::error(ErrorCode::Busy, BEHIND_BOUND);
                             for index in places {
@@ -435,6 +472,7 @@ impl<T: Transport> Router<T> {
             answers: answers.into_iter().map(answered).collect(),
             moved,
             draw_above,
+            needs_bytes,
         }
     }
 

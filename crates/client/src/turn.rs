@@ -179,6 +179,8 @@ pub struct RouterTurn {
     ends_at: Option<usize>,
     /// Bytes of the values so far.
     answer_bytes: usize,
+    /// Bytes of the largest value for which that is too little.
+    needs_bytes: usize,
 }
 
 impl RouterTurn {
@@ -230,6 +232,7 @@ impl RouterTurn {
             redraws: 0,
             ends_at: None,
             answer_bytes: 0,
+            needs_bytes: 0,
         }
     }
 
@@ -238,6 +241,11 @@ impl RouterTurn {
     pub fn of_bytes(mut self, answer_bytes_max: Option<usize>) -> RouterTurn {
         self.ends_at = answer_bytes_max;
         self
+    }
+
+    /// Bytes of the largest value that was not answered, for it alone has more than the turn's; 0 if there was none.
+    pub fn needs_bytes(&self) -> usize {
+        self.needs_bytes
     }
 
     /// The time at which the turn ends at the latest. It moves with the bytes that came.
@@ -340,6 +348,7 @@ impl RouterTurn {
             forwarded: false,
             ops: todo.iter().map(|todo| todo.op.clone()).collect(),
             answer_bytes_max,
+            strict: self.ends_at.is_some(),
         };
         NodeBatch {
             node,
@@ -353,6 +362,7 @@ impl RouterTurn {
         match result {
             Ok(theirs) => {
                 self.draw_above = self.draw_above.max(theirs.draw_above);
+                self.needs_bytes = self.needs_bytes.max(theirs.needs_bytes as usize);
                 // What is many bytes takes its time, and what comes behind it has to wait for it.
                 let bytes: usize = theirs.answers.iter().map(Answer::value_bytes).sum();
                 self.deadline = self.deadline + Duration::from_micros(bytes as u64 / 8);
@@ -428,7 +438,8 @@ impl RouterTurn {
     /// True if the answers have the bytes with which the turn ends. A write that may have been done, or whose number was too
     /// low, is not left to another turn, which would give it another number.
     fn has_its_bytes(&self) -> bool {
-        self.ends_at.is_some_and(|max| self.answer_bytes >= max)
+        let has_all = |max| self.answer_bytes >= max || self.needs_bytes > 0;
+        self.ends_at.is_some_and(has_all)
             && self.too_low.is_empty()
             && !self.todo.iter().any(Todo::is_uncertain)
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_group::{DirectoryCall, Event, Member as GroupMember};
+use staves_group::{DirectoryCall, Event, GroupStep, Member as GroupMember};
 use staves_model::{
     ClientId, Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId,
     PAGE_BYTES, PoolId, Revision, Time,
@@ -223,10 +223,12 @@ impl<S: Service> TestCluster<S> {
 
     fn directory(&mut self, call: &DirectoryCall) {
         let changed = match call {
-            DirectoryCall::Open { epoch, .. } if *epoch == self.group.epoch => {
+            DirectoryCall::Step(GroupStep::Open { epoch, .. }) if *epoch == self.group.epoch => {
                 !std::mem::replace(&mut self.group.open, true)
             }
-            DirectoryCall::Complete { epoch, slot, .. } if *epoch == self.group.epoch => {
+            DirectoryCall::Step(GroupStep::Complete { epoch, slot, .. })
+                if *epoch == self.group.epoch =>
+            {
                 let member = self.group.members[slot.index()].as_mut();
                 !std::mem::replace(&mut member.expect("it is listed").complete, true)
             }
@@ -305,17 +307,14 @@ impl<S: Service> TestCluster<S> {
             }
         }
         for node in 0..self.buckets.len() {
-            if !self.buckets[node].at_rest() {
-                self.step(node, Event::Tick);
-            }
+            let rests = self.buckets[node].at_rest();
+            (!rests).then(|| self.step(node, Event::Tick));
         }
     }
 
     /// So many ticks.
     pub fn ticks(&mut self, count: usize) {
-        for _ in 0..count {
-            self.tick();
-        }
+        (0..count).for_each(|_| self.tick());
     }
 
     /// Submits an operation to the data bucket in a slot, and delivers nothing; the token of its reply.

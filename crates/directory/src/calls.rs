@@ -98,18 +98,7 @@ impl LeaderState {
                 });
                 return Err(CallAnswer::Done);
             }
-            DirectoryCall::Open { group, epoch } => GroupStep::Open { group, epoch },
-            DirectoryCall::Complete {
-                group,
-                epoch,
-                slot,
-                incarnation,
-            } => GroupStep::Complete {
-                group,
-                epoch,
-                slot,
-                incarnation,
-            },
+            DirectoryCall::Step(step) => step,
         };
         let (id, epoch) = step.of();
         let Some(group) = map.groups.get(&id) else {
@@ -157,17 +146,19 @@ mod tests {
         })
         .await;
         let unknown = GroupId(999);
-        let stray = |group| DirectoryCall::Complete {
-            group,
-            epoch: Epoch(1),
-            slot: MemberSlot(9),
-            incarnation: Incarnation(1),
+        let stray = |group| {
+            DirectoryCall::from(GroupStep::Complete {
+                group,
+                epoch: Epoch(1),
+                slot: MemberSlot(9),
+                incarnation: Incarnation(1),
+            })
         };
         let opened = async {
             loop {
                 let placed = directory.map().borrow().clone();
                 let placed = placed.groups.values().filter(|g| g.epoch > Epoch(0));
-                let open = |group, epoch| DirectoryCall::Open { group, epoch };
+                let open = |group, epoch| GroupStep::Open { group, epoch }.into();
                 let mut calls: Vec<_> = placed.map(|g| open(g.id, g.epoch)).collect();
                 let placed = calls.len();
                 calls.extend([open(unknown, Epoch(1)), stray(GroupId(1)), stray(unknown)]);

@@ -28,7 +28,8 @@ use crate::types::{Applied, Proposal, Types};
 /// 7. Nodes pass on what is meant for one that its sender does not reach.
 /// 8. Parts of a region are loaded and written, not all of it: the map and its changes say which.
 /// 9. The calls of many groups are one request and one change.
-pub const VERSION: u8 = 9;
+/// 10. A call that asks for a step carries that step.
+pub const VERSION: u8 = 10;
 
 /// Most calls of one request.
 pub const CALLS_MAX: usize = 256;

@@ -10,7 +10,7 @@ use staves_hunts::{Hunt, hunt};
 use staves_model::mutant::Mutant;
 use staves_model::testing::{create_pool, new_node};
 use staves_model::{
-    Change, ClusterId, ClusterMap, DirectoryCall, Epoch, GroupId, Incarnation, MemberId,
+    Change, ClusterId, ClusterMap, DirectoryCall, Epoch, GroupId, GroupStep, Incarnation, MemberId,
     MemberSlot, NewEpoch, NodeId, Time,
 };
 use tokio::sync::watch;
@@ -23,10 +23,10 @@ use crate::store::Store;
 use crate::types::{Applied, LogEntry, LogId, Proposal};
 
 const GROUP: GroupId = GroupId(1);
-const OPENS: DirectoryCall = DirectoryCall::Open {
+const OPENS: DirectoryCall = DirectoryCall::Step(GroupStep::Open {
     group: GROUP,
     epoch: Epoch(1),
-};
+});
 
 /// A directory's state machine, and its log's length.
 struct Log {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use staves_model::{
-    DirectoryCall, Label, MemberId, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted,
+    GroupStep, Label, MemberId, MemberSlot, PAGE_BYTES, Time, mutant::Mutant, mutant::planted,
 };
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
@@ -138,12 +138,13 @@ impl MemberState {
             }
             let listed = self.view.member(self.slot);
             if self.open && listed.is_some_and(|x| !x.complete) {
-                out.directory.push(DirectoryCall::Complete {
+                let complete = GroupStep::Complete {
                     group: ctx.group,
                     epoch: self.epoch,
                     slot: self.slot,
                     incarnation: ctx.me.incarnation,
-                });
+                };
+                out.directory.push(complete.into());
             }
             return;
         }

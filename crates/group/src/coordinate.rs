@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use staves_model::{
-    DirectoryCall, Epoch, Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted,
+    DirectoryCall, Epoch, Group, GroupStep, MemberId, MemberSlot, Time, mutant::Mutant,
+    mutant::planted,
 };
 use staves_store::BUCKET_EXTENTS_MAX;
 use staves_wire::group::{Delta, GroupMessage, SealedStream, SyncStream};
@@ -348,10 +349,11 @@ impl Member {
             None => {}
             Some(_) if !coordination.all_synced() => {}
             Some(_) => {
-                out.directory.push(DirectoryCall::Open {
+                let open = GroupStep::Open {
                     group: ctx.group,
                     epoch: coordination.epoch(),
-                });
+                };
+                out.directory.push(open.into());
                 if planted(Mutant::ServeBeforeOpen) {
                     coordination.announce_open(&ctx, out);
                 }

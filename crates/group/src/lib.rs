@@ -35,7 +35,7 @@
 //! yet. Nothing here waits: the service keeps the request, asks again after each step, and gives up when its
 //! deadline comes.
 //!
-//! **Invariants.** I1 to I11 of docs/reference/group-protocol.md, which has the rules, too. Where a line here keeps one, it says so; the
+//! **Invariants.** I1 to I12 of docs/reference/group-protocol.md, which has the rules, too. Where a line here keeps one, it says so; the
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
@@ -68,7 +68,7 @@ mod update;
 
 pub use backfill::BackfillStats;
 pub use code::supported;
-pub use staves_model::DirectoryCall;
+pub use staves_model::{DirectoryCall, GroupStep};
 
 pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;

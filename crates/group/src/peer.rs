@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use staves_model::Time;
 
-use crate::rest::News;
-
 /// A way that lost a message is taken for one that loses more, for so long.
 const LOSSY_FOR: Duration = Duration::from_secs(1);
 /// A member that does not answer is sent the same again after twice the time before, so often: eight times
@@ -13,6 +11,15 @@ const LOSSY_FOR: Duration = Duration::from_secs(1);
 const RESEND_DOUBLINGS: u32 = 3;
 /// From a few microseconds to the same.
 const QUICK_DOUBLINGS: u32 = 16;
+
+/// All that a data bucket tells a parity bucket beside deltas.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct News {
+    pub last: u64,
+    pub stable: u64,
+    pub purgeable: u64,
+    pub want_extents: u32,
+}
 
 /// The data bucket's knowledge of one parity bucket.
 #[derive(Clone, Default)]

@@ -8,16 +8,8 @@
 use staves_model::{MemberSlot, NodeId, Time, mutant::Mutant, mutant::planted};
 
 use crate::member::{Member, ctx};
+use crate::peer::News;
 use crate::state::{Ctx, Effects, MemberState};
-
-/// All that a data bucket tells a parity bucket beside deltas.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct News {
-    last: u64,
-    stable: u64,
-    purgeable: u64,
-    want_extents: u32,
-}
 
 impl Member {
     /// True if a tick would do nothing, now and at any time until another event comes.

@@ -2,29 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot};
+use crate::change::GroupStep;
+use crate::ids::{Epoch, GroupId, MemberSlot};
 
 /// A call to the directory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum DirectoryCall {
-    /// All listed members hold the cut: open the epoch.
-    Open {
-        /// The group.
-        group: GroupId,
-        /// The epoch to open.
-        epoch: Epoch,
-    },
-    /// All pages of this member are here.
-    Complete {
-        /// The group.
-        group: GroupId,
-        /// The open epoch.
-        epoch: Epoch,
-        /// The member.
-        slot: MemberSlot,
-        /// Its life.
-        incarnation: Incarnation,
-    },
+    /// The group has come to this step: take it.
+    Step(GroupStep),
     /// These members have not answered for too long, or cannot hold the bucket: go on without them.
     Stuck {
         /// The group.
@@ -34,4 +19,10 @@ pub enum DirectoryCall {
         /// The member slots.
         slots: Vec<MemberSlot>,
     },
+}
+
+impl From<GroupStep> for DirectoryCall {
+    fn from(step: GroupStep) -> DirectoryCall {
+        DirectoryCall::Step(step)
+    }
 }

@@ -4,12 +4,15 @@
 //! A connection says how much it holds, and asks before it takes more: an unfinished value counts as a whole from its
 //! first bytes on, so that those that were begun can be ended. Nothing is counted of a connection that holds little, and
 //! nothing is refused to it: small requests go on while the budget is taken. Who holds much while others wait has to move:
-//! a connection that hardly takes or gives a byte then is closed.
+//! a connection that hardly takes or gives a byte then is closed. Who has waited longest goes first, after half a second: what
+//! is given back meanwhile is kept for it, so that a large value finds room beside many smaller ones.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -17,6 +20,8 @@ use tokio::time::Instant;
 pub const FREE_BYTES: usize = 64 << 10;
 /// The shortest and the longest wait of a request for room, in milliseconds. Of those who wait for each other, one is to go first.
 const ROOM_WAIT_MS: std::ops::Range<u64> = 3000..6000;
+/// After this wait nobody who holds nothing yet goes before a request.
+const GOES_FIRST: Duration = Duration::from_millis(500);
 /// The longest sleep of a waiting request before it looks again: what the native door writes out wakes nobody.
 const LOOK: Duration = Duration::from_millis(100);
 /// In this time a connection that holds memory for which others wait must have moved [`FREE_BYTES`].
@@ -32,6 +37,43 @@ pub struct InFlight {
     pub(crate) queued: Arc<AtomicUsize>,
     waiting: AtomicUsize,
     less: Notify,
+    line: Line,
+}
+
+/// The place of a request in the line: since when it waits, and a number of its own.
+type LinePlace = (Instant, u64);
+
+/// Those who wait for room, in the order in which they came.
+#[derive(Debug, Default)]
+struct Line {
+    places: Mutex<BTreeSet<LinePlace>>,
+    len: AtomicUsize,
+    next: AtomicU64,
+}
+
+impl Line {
+    fn enter(&self) -> LinePlace {
+        let place = (Instant::now(), self.next.fetch_add(1, Ordering::Relaxed));
+        self.places.lock().insert(place);
+        self.len.fetch_add(1, Ordering::Relaxed);
+        place
+    }
+
+    fn leave(&self, place: &LinePlace) {
+        if self.places.lock().remove(place) {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// True if somebody else is first in the line, and has waited long enough to be waited for.
+    fn is_before(&self, mine: Option<&LinePlace>) -> bool {
+        if self.len.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let places = self.places.lock();
+        let first = places.first().filter(|first| Some(*first) != mine);
+        first.is_some_and(|(since, _)| since.elapsed() >= GOES_FIRST)
+    }
 }
 
 impl InFlight {
@@ -44,6 +86,7 @@ impl InFlight {
             queued: Arc::default(),
             waiting: AtomicUsize::new(0),
             less: Notify::new(),
+            line: Line::default(),
         })
     }
 
@@ -112,8 +155,9 @@ pub struct InFlightPart {
     counted: usize,
     moved: usize,
     moving_since: Instant,
-    /// The end of the wait for room.
+    /// The end of the wait for room, and the place in the line.
     waits_until: Option<Instant>,
+    place: Option<LinePlace>,
 }
 
 impl InFlightPart {
@@ -125,6 +169,7 @@ impl InFlightPart {
             moved: 0,
             moving_since: Instant::now(),
             waits_until: None,
+            place: None,
         }
     }
 
@@ -151,6 +196,9 @@ impl InFlightPart {
     pub fn try_set(&mut self, bytes: usize) -> bool {
         let counted = bytes.saturating_sub(FREE_BYTES);
         if counted > self.counted {
+            if self.counted == 0 && self.of.line.is_before(self.place.as_ref()) {
+                return false;
+            }
             let more = counted - self.counted;
             let queued = self.of.queued.load(Ordering::Relaxed);
             let max = self.of.bytes_max.saturating_sub(queued);
@@ -173,6 +221,20 @@ impl InFlightPart {
         }
         self.set(bytes);
         true
+    }
+
+    /// As [`InFlightPart::try_set`], but whatever it holds already, nobody who has waited for longer is passed. It waits no more
+    /// then.
+    pub fn try_set_in_turn(&mut self, bytes: usize) -> bool {
+        let grows = bytes.saturating_sub(FREE_BYTES) > self.counted;
+        if grows && self.of.line.is_before(self.place.as_ref()) {
+            return false;
+        }
+        let set = self.try_set(bytes);
+        if set {
+            self.leave_line();
+        }
+        set
     }
 
     /// It is to hold so many bytes, or as many of them as there is room for. The bytes that it may hold.
@@ -199,8 +261,9 @@ impl InFlightPart {
         self.moved += bytes;
     }
 
-    /// A request found no room. True if it has waited long enough, and is to be refused.
+    /// A request found no room, and gets in line. True if it has waited long enough, and is to be refused.
     pub fn is_refused(&mut self) -> bool {
+        self.place.get_or_insert_with(|| self.of.line.enter());
         let until = || Instant::now() + Duration::from_millis(rand::random_range(ROOM_WAIT_MS));
         *self.waits_until.get_or_insert_with(until) <= Instant::now()
     }
@@ -209,6 +272,13 @@ impl InFlightPart {
     #[inline]
     pub fn waits_no_more(&mut self) {
         self.waits_until = None;
+        self.leave_line();
+    }
+
+    fn leave_line(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.of.line.leave(&place);
+        }
     }
 
     /// Ends if this connection holds what others wait for, and does not move.
@@ -236,6 +306,7 @@ impl InFlightPart {
 
 impl Drop for InFlightPart {
     fn drop(&mut self) {
+        self.leave_line();
         self.of.give_back(self.counted);
     }
 }

@@ -72,6 +72,7 @@ impl Transport for NodeTransport {
                         answers: vec![Answer::Ok; sent.ops.len()],
                         moved: Vec::new(),
                         draw_above: 0,
+                        needs_bytes: 0,
                     }))
                 }
                 _ => result,
@@ -174,6 +175,7 @@ mod tests {
                 answers: vec![answer; request.ops.len()],
                 moved: Vec::new(),
                 draw_above: 0,
+                needs_bytes: 0,
             }))
         }
 
@@ -198,6 +200,7 @@ mod tests {
             retry: false,
             forwarded: true,
             answer_bytes_max: 0,
+            strict: false,
             ops: vec![NumberedOp {
                 number: 5,
                 to: Address::Slot(staves_model::HashSlot(0)),

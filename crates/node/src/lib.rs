@@ -33,7 +33,7 @@
 //!
 //! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
-//! `turns`: costly requests, one at a time. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
+//! `gate`: costly requests, one at a time. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`cpu`], [`resident`]: what the kernel counts.
 
 mod admin;
@@ -44,6 +44,7 @@ mod door;
 mod drivers;
 mod entry;
 mod forward;
+mod gate;
 pub mod group_state;
 mod host;
 mod leave;
@@ -56,7 +57,6 @@ pub mod resident;
 mod running;
 mod start;
 pub mod status;
-mod turns;
 mod witness;
 
 pub use host::services::{HostedService, SERVICES, ServiceOptions};

@@ -1,11 +1,11 @@
 //! The native door: what other nodes, clients and people's tools ask of this node (port 1600).
 //!
 //! The handler is called on the connections' tasks and returns at once: group messages and cache requests step their buckets right there,
-//! what costs much goes through the `gate`, and everything that waits goes to a task that ends by the asker's deadline.
+//! what costs much goes through the [gate](crate::gate), and everything that waits goes to a task that ends by the asker's deadline.
 
 pub(crate) mod batch;
+mod cost;
 mod files;
-pub(crate) mod gate;
 mod group;
 pub(crate) mod maps;
 mod numbers;
@@ -28,8 +28,9 @@ use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Handle;
 
 use self::batch::Asker;
-use self::gate::{Passage, RequestCost};
+use self::cost::RequestCost;
 use crate::entry::Entry;
+use crate::gate::CostlyTurn;
 use crate::running::Running;
 
 /// The deadline of a request that has none.
@@ -74,9 +75,9 @@ impl Handler for NativeDoor {
     }
 }
 
-/// Each request goes the way of its [cost](gate::cost).
+/// Each request goes the way of its [cost](cost::cost).
 fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: Reply) {
-    match gate::cost(request.opcode()) {
+    match cost::cost(request.opcode()) {
         RequestCost::Own => at_once(running, request, reply),
         RequestCost::Waits => {
             reply.mark_costly();
@@ -86,10 +87,16 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: 
             reply.mark_costly();
             let (running, role) = (running.clone(), peer.hello.role);
             tokio::spawn(async move {
-                let patience = time_left(&reply).min(PATIENCE);
-                if let Some((mut turn, reply)) = running.gate.turn(reply, patience).await {
-                    in_turn(&running, role, request, (&mut turn, reply)).await;
-                    turn.rest().await;
+                let turn = running.gate.clone().enter(time_left(&reply).min(PATIENCE));
+                // Whoever closes its connection has nothing worked off behind it.
+                let turn = tokio::select! {
+                    biased;
+                    () = reply.gone() => return,
+                    turn = turn => turn,
+                };
+                match turn {
+                    Ok(mut turn) => in_turn(&running, role, request, (&mut turn, reply)).await,
+                    Err(refusal) => reply.error(ErrorCode::Busy, refusal.to_string()),
                 }
             });
         }
@@ -130,7 +137,7 @@ async fn in_turn(
     running: &Arc<Running>,
     role: Role,
     request: Message,
-    (turn, reply): (&mut Passage<'_>, Reply),
+    (turn, reply): (&mut CostlyTurn, Reply),
 ) {
     match request {
         Message::FileKeys(ask) => files::keys(running, &ask, reply),

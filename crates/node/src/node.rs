@@ -24,12 +24,10 @@ use crate::host::services::{HostedService, SERVICES};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
-use crate::native::gate::Gate;
 use crate::native::maps::MapAnswers;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
-use crate::turns::Turns;
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
 use staves_files_server::Files;
@@ -362,10 +360,9 @@ impl Running {
             witness,
             unopened: Mutex::default(),
             door: doors.resp,
-            turns: Turns::default(),
             refused: doors.refused,
             in_flight: doors.in_flight,
-            gate: Gate::default(),
+            gate: Arc::default(),
             maps: MapAnswers::default(),
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes_max.0 as usize,

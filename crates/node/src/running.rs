@@ -18,13 +18,12 @@ use tokio::task::JoinSet;
 
 use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
+use crate::gate::Gate;
 use crate::host::Host;
-use crate::native::gate::Gate;
 use crate::native::maps::MapAnswers;
 use crate::status::{
     DirectoryFacts, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
 };
-use crate::turns::Turns;
 use crate::witness::Witness;
 use staves_files_server::Files;
 
@@ -52,14 +51,12 @@ pub(crate) struct Running {
     pub(crate) witness: Witness,
     pub(crate) unopened: Mutex<UnopenedGroups>,
     pub(crate) door: Arc<DoorState>,
-    /// Of costly requests.
-    pub(crate) turns: Turns,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
     /// The memory for requests and answers of clients.
     pub(crate) in_flight: Arc<InFlight>,
-    /// The way of requests that cost much.
-    pub(crate) gate: Gate,
+    /// The way of requests that cost much, at both doors.
+    pub(crate) gate: Arc<Gate>,
     /// MapAnswers for those who ask for them.
     pub(crate) maps: MapAnswers,
     pub(crate) clients_max: u32,

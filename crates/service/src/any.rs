@@ -40,6 +40,8 @@ pub trait AnyBucket: Any + Send {
         body: &Body,
         out: &mut BucketEffects,
     ) -> (Result<Option<Answer>, Refused>, usize);
+    /// Bytes of the value that an operation would be answered now, as far as is known before it is begun.
+    fn value_bytes(&self, to: Address, body: &Body) -> usize;
     /// See [`Bucket::unflushed`].
     fn unflushed(&self) -> bool;
     /// See [`Bucket::waiting_bytes`].
@@ -117,6 +119,14 @@ impl<S: Service> AnyBucket for Bucket<S> {
             Err(undecodable) => undecodable.to_string(),
         };
         (Ok(Some(Answer::error(ErrorCode::Malformed, wrong))), 0)
+    }
+
+    fn value_bytes(&self, to: Address, body: &Body) -> usize {
+        let known = S::with_body(body, |op| match S::check_address(op, to) {
+            Ok(()) => self.service().answer_bytes(self.member(), op),
+            Err(_) => 0,
+        });
+        known.unwrap_or(0)
     }
 
     fn unflushed(&self) -> bool {

@@ -1,16 +1,14 @@
 //! One bucket at one node: the context, the service's state, and the operations that are parked.
 
-use std::sync::Arc;
+mod role;
 
 use staves_group::{Event, Member};
-use staves_model::{Group, MemberSlot, Revision, Time};
-use staves_wire::group::GroupMessage;
+use staves_model::{MemberSlot, Revision, Time};
 use staves_wire::service::Answer;
 
 use crate::waiting::{FREE_READ_BYTES, LARGE_READ_BYTES, Parked, Queue};
 use crate::{
     AnswerRef, BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Refused, Service,
-    reservation::Reservation,
 };
 
 /// A bucket of a service, at a data bucket or at a parity bucket.
@@ -370,60 +368,5 @@ impl<S: Service> Bucket<S> {
             out.answers
                 .extend(result.map(|result| (header.token, result)));
         }
-    }
-
-    // Operations for the data slot that the newest entry of the map gives this node may wait here for the
-    // epoch to open.
-    fn look_at_map(&mut self, event: &Event) {
-        let member = &self.context.member;
-        let group: &Arc<Group> = match event {
-            Event::Map(group) => group,
-            Event::Message(envelope) if envelope.group == member.id() => match &envelope.message {
-                GroupMessage::Seal { group, .. } | GroupMessage::Sync { group, .. } => group,
-                _ => return,
-            },
-            _ => return,
-        };
-        if group.id == member.id() && group.revision >= self.newest {
-            self.newest = group.revision;
-            let slot = group.slot_of(member.me());
-            self.chosen = slot.filter(|slot| slot.0 < group.m);
-        }
-    }
-
-    fn follow_role(&mut self, others: bool, out: &mut BucketEffects) {
-        let serving = self.serving();
-        if self.was_serving && !serving {
-            self.service.stop(out);
-        }
-        let member = &self.context.member;
-        let pages = member.pages().map(|pages| pages.generation());
-        let source = member.slot().zip(pages).filter(|_| member.is_data());
-        // A data bucket that stays the data bucket keeps everything up to the cut, so answers wait on. Any
-        // other one's successor knows the requests; the client retries there.
-        let moved = self.source.is_some() && self.source != source;
-        if others || moved || (!serving && self.chosen.is_none()) {
-            out.refuse(self.context.waiters.drain(), Refused::Interrupted);
-            self.context.unstable.clear();
-        }
-        if serving && !self.was_serving {
-            self.context.begin_serving();
-        }
-        self.source = source;
-        // A newer epoch may be committed, with another slot for this member, before the older one has opened:
-        // operations stay parked only for a slot that is served or promised.
-        let serves = serving.then(|| self.context.member.slot()).flatten();
-        let chosen = self.chosen;
-        let waits = |header: &OpHeader| serves == Some(header.slot) || chosen == Some(header.slot);
-        let gone = self.queue.remove(|header| !waits(header));
-        out.refuse(gone, Refused::NotServing);
-        let epoch = self.context.member.epoch();
-        if self.context.reservation.epoch != epoch {
-            self.context.reservation = Reservation::of(epoch);
-        }
-        if serving && (others || !self.was_serving) {
-            self.service.start();
-        }
-        self.was_serving = serving;
     }
 }

@@ -48,7 +48,8 @@ pub const VERSION_MIN: u8 = 7;
 /// 5. A shared secret, proven by challenge. The map says of each part of a region whether it was written or is being
 ///    loaded: older versions cannot read it.
 /// 6. A request to services bounds the bytes of its answers.
-/// 7. An ack says that its member rests: older versions cannot read it.
+/// 7. That bound may be strict: of a value beyond it the answer says how large it is. An ack says that its member rests:
+///    older versions cannot read it.
 pub const VERSION_MAX: u8 = 7;
 
 /// More frames of this message follow.

@@ -115,6 +115,9 @@ pub struct ServiceRequest {
     /// Most bytes of the values in its answers, all together: the operations behind the one that reaches them are not
     /// begun, and have no answers. The first is answered, however large. 0, and from version 5: as many as the node likes.
     pub answer_bytes_max: u32,
+    /// The values have no more bytes than that in any case: an operation whose value has more, the first too, is not begun and
+    /// answered `busy`, and [`ServiceAnswers::needs_bytes`] says how many it has. False from versions 5 and 6.
+    pub strict: bool,
 }
 
 impl ServiceRequest {
@@ -139,6 +142,9 @@ pub struct ServiceAnswers {
     /// If an answer is `forgotten`: its bucket distinguishes new requests from forgotten ones only by
     /// numbers above this. 0 if none is.
     pub draw_above: u64,
+    /// To a strict request: bytes of the largest value that was not answered for its size. 0 if there was none, and from
+    /// version 6.
+    pub needs_bytes: u32,
 }
 
 /// The result of an operation.
@@ -216,10 +222,10 @@ fn take_list<T: Wire>(from: &mut Reader) -> Result<Vec<T>, DecodeError> {
     Wire::take(from)
 }
 
-/// A number that a later version has put behind the last field; 0 where the bytes end before it.
-fn take_added(from: &mut Reader) -> Result<u32, DecodeError> {
+/// A field that a later version has put behind the last one; its default where the bytes end before it.
+fn take_added<T: Wire + Default>(from: &mut Reader) -> Result<T, DecodeError> {
     match from.left() {
-        0 => Ok(0),
+        0 => Ok(T::default()),
         _ => Wire::take(from),
     }
 }
@@ -233,9 +239,11 @@ wire_struct!(ServiceRequest [revision] {
     forwarded,
     ops: take_list,
     answer_bytes_max: take_added,
+    strict: take_added,
 });
 wire_struct!(ServiceAnswers [revision] {
     answers: take_list,
     moved: take_list,
     draw_above,
+    needs_bytes: take_added,
 });

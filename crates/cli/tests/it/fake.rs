@@ -315,6 +315,7 @@ fn cache(state: &mut State, request: ServiceRequest) -> Message {
         answers,
         moved: vec![],
         draw_above: 0,
+        needs_bytes: 0,
     })
 }
 

@@ -57,11 +57,17 @@ fn answers(next: TurnStep) -> Vec<Answer> {
 }
 
 fn answer(node: u64, answers: &[Answer], draw_above: u64) -> TurnEvent {
+    withheld(node, answers, draw_above, 0)
+}
+
+/// The same, of a node that has withheld a value of so many bytes.
+fn withheld(node: u64, answers: &[Answer], draw_above: u64, needs_bytes: u32) -> TurnEvent {
     let answers = ServiceAnswers {
         revision: Revision(1),
         answers: answers.to_vec(),
         moved: Vec::new(),
         draw_above,
+        needs_bytes,
     };
     TurnEvent::Answered(NodeId(node), Ok(answers))
 }
@@ -125,6 +131,24 @@ fn a_turn_of_so_many_bytes_ends_with_them_and_leaves_the_rest_undone() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// A value that has more bytes than the turn ends it as well: who asks has to make room for it first.
+#[test]
+fn a_turn_of_so_many_bytes_ends_at_a_value_that_has_more() {
+    let (map, now) = (Arc::new(map()), Time::ZERO);
+    let [a, b] = SLOTS;
+    let mut turn = turn(&[(a, false), (a, false), (b, false)]).of_bytes(Some(1000));
+    let batches = sent(turn.step(now, go(&map)));
+    assert!(batches.iter().all(|batch| batch.request.strict));
+    let value = Answer::Value(vec![0; 100].into());
+    turn.step(now, answer(2, std::slice::from_ref(&value), 0));
+    let next = turn.step(now, withheld(1, &[error(ErrorCode::Busy)], 0, 5000));
+    match next {
+        TurnStep::Done(Ok(answers)) => assert_eq!(answers, [None, None, Some(value)]),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(turn.needs_bytes(), 5000);
 }
 
 /// A write that may have been done keeps its number, which another turn would not know.

@@ -316,6 +316,7 @@ impl Script {
             draw_above: marks.max().unwrap_or(0),
             answers,
             moved,
+            needs_bytes: 0,
         };
         match mood {
             Mood::Mute => std::mem::forget(reply),

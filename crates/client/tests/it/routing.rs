@@ -243,6 +243,7 @@ fn forwarding_keeps_the_clients_own_numbers_and_goes_once() {
             retry: false,
             forwarded: false,
             answer_bytes_max: 0,
+            strict: false,
             ops,
         };
         let deadline = Instant::now() + Duration::from_secs(5);

@@ -6,7 +6,7 @@ use staves_directory::{CallAnswer, Proposal};
 use staves_hunts::{Hunt, hunt};
 use staves_model::mutant::Mutant;
 use staves_model::testing::create_pool;
-use staves_model::{DirectoryCall, Epoch, Group, GroupId, MemberSlot, NodeId, Time};
+use staves_model::{DirectoryCall, Epoch, Group, GroupId, GroupStep, MemberSlot, NodeId, Time};
 
 use crate::test_cluster::{PATIENCE, TestCluster, TestNode, eventually, leader, others};
 
@@ -50,10 +50,13 @@ async fn open_newest(nodes: &[TestNode], group: GroupId, after: Epoch) -> Group 
         let _ = nodes[0]
             .directory
             .call(
-                vec![DirectoryCall::Open {
-                    group,
-                    epoch: g.epoch,
-                }],
+                vec![
+                    GroupStep::Open {
+                        group,
+                        epoch: g.epoch,
+                    }
+                    .into(),
+                ],
                 Duration::from_millis(1500),
             )
             .await;
@@ -117,7 +120,7 @@ async fn an_epoch_that_the_leader_has_not_seen_is_not_opened() {
     let (nodes, group) = with_pool(&cluster).await;
     let g = entry(&nodes[0], group).expect("the group");
     let next = g.epoch.next();
-    let open = |epoch| DirectoryCall::Open { group, epoch };
+    let open = |epoch| DirectoryCall::from(GroupStep::Open { group, epoch });
     let calls = vec![open(next), open(g.epoch)];
     let answers = nodes[1].directory.call(calls, PATIENCE).await;
     let answers = answers.expect("a leader answers");
@@ -164,11 +167,13 @@ async fn a_member_is_marked_complete_and_a_stuck_one_is_heard_of() {
     let copy = on(&nodes, g.members[1].expect("a copy").id.node).clone();
     let slot = MemberSlot(1);
     let incarnation = g.members[1].expect("a copy").id.incarnation;
-    let complete = |epoch| DirectoryCall::Complete {
-        group,
-        epoch,
-        slot,
-        incarnation,
+    let complete = |epoch| {
+        DirectoryCall::from(GroupStep::Complete {
+            group,
+            epoch,
+            slot,
+            incarnation,
+        })
     };
     let stuck = DirectoryCall::Stuck {
         group,

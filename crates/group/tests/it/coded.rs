@@ -171,6 +171,9 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
         Some(7),
         "a write waits too"
     );
+    let mut out = Effects::default();
+    cluster.members[1].seek_promises(cluster.now, &mut out);
+    cluster.carry(out);
     assert_eq!(
         cluster.members[1]
             .read(cluster.now, 7 * PAGE, 8, &mut Vec::new())
@@ -193,6 +196,7 @@ fn a_reader_is_told_what_is_missing_and_asks_for_it() {
     let mut out = Effects::default();
     cluster.now = cluster.now + std::time::Duration::from_millis(150);
     cluster.members[3].demand(cluster.now, 7, 1, &mut out);
+    cluster.members[3].seek_promises(cluster.now, &mut out);
     cluster.carry(out);
     assert!(bytes.is_empty());
     let seq = read(&cluster, &mut bytes).expect("it was made");

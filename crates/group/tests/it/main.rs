@@ -5,5 +5,6 @@ mod leases;
 mod lies;
 mod marks;
 mod pace;
+mod rest;
 mod scrub;
 mod test_group;

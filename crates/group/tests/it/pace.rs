@@ -265,6 +265,7 @@ fn who_stood_still_calls_nobody_stuck() {
     assert!(cluster.calls.is_empty(), "{:?}", cluster.calls);
     // One that is silent from then on is found.
     cluster.silent = Some(NodeId(3));
+    cluster.members[0].want_extents(2);
     cluster.ticks(90);
     let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { slots, .. } if slots == &[MemberSlot(2)]);
     assert!(cluster.calls.iter().any(stuck), "{:?}", cluster.calls);
@@ -285,6 +286,7 @@ fn who_lacks_processor_time_calls_others_stuck_later() {
     let mut cluster = TestGroup::new(1, 2, 0);
     cluster.ticks(5);
     cluster.silent = Some(NodeId(3));
+    cluster.members[0].want_extents(2);
     assert_eq!(starved(&mut cluster, 12), 0, "2.4 s, of which 0.6 count");
     assert!(starved(&mut cluster, 12) > 0);
     // The coordinator of an epoch, too.

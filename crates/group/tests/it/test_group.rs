@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use staves_group::{DirectoryCall, Effects, Event, Member, Options};
+use staves_group::{DirectoryCall, Effects, Event, GroupStep, Member, Options};
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, LastOpen, MemberId, MemberSlot, NodeId, PoolId, Revision,
     Time,
@@ -140,7 +140,9 @@ impl TestGroup {
 
     fn ask_directory(&mut self, call: DirectoryCall) {
         match call {
-            DirectoryCall::Open { epoch, .. } if epoch == self.group.epoch && !self.group.open => {
+            DirectoryCall::Step(GroupStep::Open { epoch, .. })
+                if epoch == self.group.epoch && !self.group.open =>
+            {
                 self.group.open = true;
                 self.group.revision.0 += 1;
                 self.group.last_open = LastOpen {
@@ -238,7 +240,7 @@ impl TestGroup {
         for _ in 0..200 {
             self.ticks(1);
             for call in std::mem::take(&mut self.calls) {
-                let DirectoryCall::Complete { slot, .. } = call else {
+                let DirectoryCall::Step(GroupStep::Complete { slot, .. }) = call else {
                     continue;
                 };
                 let member = self.group.members[slot.index()].as_mut();

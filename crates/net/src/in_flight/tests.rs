@@ -41,6 +41,37 @@ fn as_much_is_taken_as_there_is() {
     assert_eq!(all.held_bytes(), 3 * MIB - FREE_BYTES);
 }
 
+/// A large value finds room beside smaller ones that come all the time.
+#[tokio::test]
+async fn who_has_waited_longest_goes_first() {
+    let all = InFlight::new(4 * MIB);
+    let [mut holder, mut large, mut small] = [(); 3].map(|()| InFlightPart::new(all.clone()));
+    assert!(holder.try_set(2 * MIB));
+    assert!(!large.try_set_in_turn(4 * MIB) && !large.is_refused());
+    assert!(small.try_set(MIB), "it has hardly waited");
+    small.set(0);
+    tokio::time::sleep(GOES_FIRST).await;
+    assert!(!small.try_set(MIB), "what is left is kept for it");
+    assert!(small.try_set(FREE_BYTES), "little is never refused");
+    assert!(holder.try_set(3 * MIB), "who holds some ends it");
+    assert!(!holder.try_set_in_turn(3 * MIB + 1), "and begins nothing");
+    holder.set(0);
+    assert!(large.try_set_in_turn(4 * MIB) && !small.try_set(MIB));
+    large.set(0);
+    assert!(small.try_set(MIB), "nobody waits any more");
+    // Who gives up, or goes, is not waited for.
+    assert!(!large.try_set_in_turn(8 * MIB) && !large.is_refused());
+    tokio::time::sleep(GOES_FIRST).await;
+    assert!(!holder.try_set(MIB));
+    large.waits_no_more();
+    assert!(holder.try_set(MIB));
+    holder.set(0);
+    assert!(!large.try_set_in_turn(8 * MIB) && !large.is_refused());
+    tokio::time::sleep(GOES_FIRST).await;
+    drop(large);
+    assert!(holder.try_set(MIB));
+}
+
 #[tokio::test]
 async fn who_holds_what_others_wait_for_has_to_move() {
     let mut all = Arc::into_inner(InFlight::new(MIB)).expect("nobody else has it");

@@ -30,6 +30,7 @@ fn large() -> Message {
         answers: vec![Answer::Value(Bytes::from(vec![7; 32 << 20]))],
         moved: Vec::new(),
         draw_above: 0,
+        needs_bytes: 0,
     })
 }
 
@@ -45,6 +46,7 @@ fn request(service: ServiceId, to: Address, payload: Bytes) -> Message {
         retry: false,
         forwarded: false,
         answer_bytes_max: 0,
+        strict: false,
         ops: vec![NumberedOp {
             number: 1,
             to,
@@ -66,6 +68,7 @@ fn large_of(opcode: Opcode, len: usize) -> Option<Message> {
             answers: vec![Answer::Ok, Answer::Value(bytes)],
             moved: Vec::new(),
             draw_above: 0,
+            needs_bytes: 0,
         }),
         Opcode::Raft => Message::Raft(Raft {
             kind: RaftKind::Append,

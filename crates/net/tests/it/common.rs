@@ -52,6 +52,7 @@ pub fn ask_cache(len: u64) -> Message {
         retry: false,
         forwarded: false,
         answer_bytes_max: 0,
+        strict: false,
         ops: Vec::new(),
     })
 }

@@ -101,6 +101,7 @@ fn set(bytes: usize) -> Message {
         retry: false,
         forwarded: false,
         answer_bytes_max: 0,
+        strict: false,
         ops: vec![op.numbered(1)],
     })
 }

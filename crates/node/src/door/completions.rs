@@ -67,6 +67,10 @@ pub(crate) struct RemoteAnswers {
     pub(super) results: Vec<RemoteResult>,
     /// Those that were not begun, for the answers to the others are as many bytes as were asked for, with their places.
     pub(super) left: Vec<((u64, u32), RemoteOp)>,
+    /// Bytes of the largest value that has more than were asked for; 0 if there is none.
+    pub(super) needs_bytes: usize,
+    /// Bytes for which the connection had taken memory.
+    pub(super) reserved_bytes: usize,
 }
 
 /// The answer to an operation that this node's buckets did not answer.
@@ -83,8 +87,9 @@ impl Completion {
         match self {
             Completion::Part { result, .. } => result.as_ref().map_or(0, Answer::value_bytes),
             Completion::Remote(answers) => {
-                let answers = answers.results.iter().map(|result| &result.answer);
-                answers.map(Answer::value_bytes).sum()
+                let values = answers.results.iter().map(|result| &result.answer);
+                let bytes: usize = values.map(Answer::value_bytes).sum();
+                bytes.saturating_sub(answers.reserved_bytes)
             }
         }
     }

@@ -21,12 +21,12 @@ use tokio::sync::watch;
 mod local;
 mod memory;
 
+use self::local::Turn;
 use super::Phase;
 use super::completions::{Completion, CompletionQueue, RemoteOp};
 use super::remote::RemoteOps;
 use crate::host::{Cell, Routes, Waiter};
 use crate::running::Running;
-use crate::turns::CostlyTurn;
 use staves_resp::{
     Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply, Protocol,
     Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
@@ -41,6 +41,9 @@ const OUTPUT_BYTES_MAX: usize = 1 << 20;
 /// Most bytes of values that one command is answered, or those that the largest value alone may have, if that
 /// is more (and one value beyond). They all lie in memory at once.
 const VALUES_BYTES_MAX: usize = 64 << 20;
+/// The bytes that an operation of a command of many takes while the command waits: its place, and where it goes to
+/// another node, with its key and what links them.
+const OP_BYTES: usize = size_of::<PartialReply>() + size_of::<RemoteOp>() * 3 / 2 + 64;
 /// Room for one read.
 pub(super) const READ_BYTES: usize = 16 << 10;
 /// Most bytes read before others have a turn: what they ask for takes as long as copying it does.
@@ -63,16 +66,19 @@ struct Executor {
     places: ReplyQueue,
     completions: Arc<CompletionQueue>,
     remote: RemoteOps,
-    /// Operations for other nodes wait until the client has taken earlier answers.
+    /// Operations for other nodes wait until the client has taken earlier answers, or there is memory for theirs.
     held_back: bool,
+    /// They wait for memory for a value of which it is known how large it is.
+    needs_memory: bool,
+    /// Bytes that the operations of the command at hand take while it waits.
+    op_bytes: usize,
     routes: Arc<Routes>,
     version: u64,
     /// Its part of the node's memory for requests, and the bytes that it held at the last look.
     part: InFlightPart,
     held: usize,
-    /// The next command waits for its turn among costly ones; the turn that it has got.
-    wants_turn: bool,
-    turn: Option<CostlyTurn>,
+    /// Of the next command, if it is a costly one.
+    turn: Turn,
     /// A command waits for room in that memory, for so many bytes of values at least.
     starved: bool,
     needs: usize,
@@ -114,10 +120,11 @@ impl Connection {
                 completions: Arc::new(CompletionQueue::new(running.in_flight.clone())),
                 remote: RemoteOps::default(),
                 held_back: false,
+                needs_memory: false,
+                op_bytes: 0,
                 part: InFlightPart::new(running.in_flight.clone()),
                 held: 0,
-                wants_turn: false,
-                turn: None,
+                turn: Turn::None,
                 starved: false,
                 needs: 0,
                 routes,
@@ -149,11 +156,11 @@ impl Connection {
                 tokio::task::yield_now().await;
             }
             let short_of_room = self.work();
-            self.executor.write(&writing)?;
+            let written = self.executor.write(&writing)?;
             let has_memory = self.account();
             let executor = &mut self.executor;
             let has_room = !executor.closing && executor.has_room();
-            if short_of_room && has_room || executor.held_back && executor.may_set_out() {
+            if short_of_room && has_room || executor.held_back && written > 0 {
                 continue;
             }
             if executor.closing && executor.places.is_empty() && executor.output.is_empty() {
@@ -162,7 +169,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 () = executor.completions.notified(), if !executor.places.is_empty() => {}
-                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory && !executor.wants_turn => {
+                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory && !executor.turn.is_awaited() => {
                     let count = count?;
                     turn_bytes += count;
                     executor.part.moved(count);
@@ -172,7 +179,7 @@ impl Connection {
                     door.read_bytes_total.fetch_add(count as u64, Ordering::Relaxed);
                 }
                 ready = writing.writable(), if !executor.output.is_empty() => ready?,
-                turn = executor.running.turns.next(), if executor.wants_turn => executor.turn = Some(turn),
+                () = executor.turn.comes(), if executor.turn.is_awaited() => {}
                 () = executor.running.in_flight.room(), if !has_memory || executor.waits_for_memory() => {}
                 () = executor.part.stuck(), if executor.part.is_counted() => {
                     let text = "it held memory for which other connections waited, and hardly took or gave a byte";
@@ -221,7 +228,8 @@ impl Connection {
                     }
                     at += frame.used;
                     if executor.places.next() != place {
-                        executor.places.charge_bytes(frame.used);
+                        let bytes = frame.used + executor.op_bytes;
+                        executor.places.charge_bytes(bytes);
                     }
                 }
                 Ok(None) => break,
@@ -334,8 +342,8 @@ impl Executor {
             host.peers.flush();
         }
         self.places.release(&mut self.output);
-        self.held_back = self.remote.is_ready() && !self.may_set_out();
-        if self.remote.is_ready() && !self.held_back {
+        self.held_back = false;
+        if self.remote.is_ready() {
             self.dispatch();
         }
         let done = std::mem::take(&mut self.commands);
@@ -347,13 +355,23 @@ impl Executor {
 
     // What goes by another way. Where the door's pool is deleted there is none any more.
     fn dispatch(&mut self) {
-        let host = &self.running.host;
         if let Some(pool) = self.routes.door {
             let waiting = self.places.waiting();
             let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
             let waiting: BTreeSet<u32> = buckets.collect();
-            self.remote
-                .dispatch(host, &self.completions, pool, &waiting);
+            let (places, expected) = self.remote.next_batch(&waiting);
+            let Some(first) = places.first() else {
+                return;
+            };
+            match self.answer_room(expected) {
+                Ok(bytes) => {
+                    let (host, completions) = (&self.running.host, &self.completions);
+                    self.remote
+                        .dispatch(host, completions, pool, &places, bytes);
+                }
+                Err(true) => self.refuse_remote(first.0),
+                Err(false) => self.held_back = true,
+            }
         } else {
             let places = &mut self.places;
             self.remote.stay(|place, part, answer| {
@@ -420,6 +438,7 @@ impl Executor {
 
     fn command(&mut self, command: Command<'_>) {
         self.commands += 1;
+        self.op_bytes = 0;
         match command {
             Command::Transaction(mark) => {
                 let out = self.places.tail(&mut self.output);
@@ -523,6 +542,13 @@ impl Executor {
         {
             return self.places.tail(&mut self.output).error(text);
         }
+        let op_bytes = ops.len() * OP_BYTES;
+        if op_bytes > FREE_BYTES {
+            if !self.has_memory(op_bytes) {
+                return self.no_memory(op_bytes);
+            }
+            self.op_bytes = op_bytes;
+        }
         let place = self.places.next();
         let mut parts = Vec::with_capacity(ops.len());
         let mut elsewhere = Vec::new();
@@ -531,8 +557,9 @@ impl Executor {
         let value_bytes_max = VALUES_BYTES_MAX.max(self.running.value_bytes_max);
         let mut may_wait = true;
         for (index, op) in ops.iter().enumerate() {
-            if value_bytes > FREE_BYTES && !self.has_memory(value_bytes) && may_wait {
-                return self.no_memory(value_bytes);
+            let bytes = value_bytes + self.op_bytes;
+            if value_bytes > FREE_BYTES && !self.has_memory(bytes) && may_wait {
+                return self.no_memory(bytes);
             }
             if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {
                 parts.push(PartialReply::Answered(too_much(value_bytes_max)));
@@ -627,9 +654,8 @@ impl Executor {
         )
     }
 
-    /// DBSIZE: all nodes are asked. Clients that know the cluster ask them all themselves, and add up.
-    /// Writes what the kernel takes.
-    fn write(&mut self, writing: &WriteHalf<'_>) -> io::Result<()> {
+    /// Writes what the kernel takes. Its bytes.
+    fn write(&mut self, writing: &WriteHalf<'_>) -> io::Result<u64> {
         let mut written = 0;
         while !self.output.is_empty() {
             let mut slices = [io::IoSlice::new(&[]); 16];
@@ -649,7 +675,7 @@ impl Executor {
             door.written_bytes_total
                 .fetch_add(written, Ordering::Relaxed);
         }
-        Ok(())
+        Ok(written)
     }
 }
 

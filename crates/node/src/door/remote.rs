@@ -6,19 +6,20 @@
 //! earlier one waits at this node's bucket: a takeover could refuse that one, and find the later done.
 //! Answers leave in order anyway, so nobody waits longer for that.
 //!
-//! A batch asks for as many bytes as are on their way to the client at a time, not for all that it has asked, and says so: what
-//! is beyond them was not begun, and sets out again before what came behind it. How large a value is shows with
-//! its answer, so a connection begins with one operation, and goes on with as many as the values of the last batch let
+//! A batch asks for as many bytes as there is memory for, and for no more than are on their way to the client at a time: what is
+//! beyond them was not begun, and sets out again before what came behind it. How large a value is shows with its answer,
+//! or is said in place of a value that is larger than was asked for: that one is asked for again once there is memory for all
+//! of it. So a connection begins with one operation, and goes on with as many as the values of the last batch let
 //! expect to fit. Nothing more sets out, nor is read, while the client takes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use staves_client::SomeAnswers;
 use staves_client::turn::ServiceOp;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, PoolId, ServiceId};
-use staves_net::FREE_BYTES;
 use staves_wire::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Answer, NumberedOp, PoolRef, ServiceRequest};
@@ -46,8 +47,10 @@ pub(super) struct RemoteOps {
     /// Such operations, queued or under way, by bucket.
     held: BTreeMap<u32, u32>,
     under_way: bool,
-    /// Bytes that the batch under way is expected to be answered by, where there was memory for them.
+    /// Bytes for which the batch under way has taken memory.
     under_way_bytes: usize,
+    /// Bytes that a value is known to have for which too few were asked; 0 if there is none.
+    needs_bytes: usize,
     /// Bytes of the largest answer that is expected.
     expected_bytes: usize,
     /// The last batch had reads: only their answers say how large values are.
@@ -64,6 +67,7 @@ impl Default for RemoteOps {
             held: BTreeMap::new(),
             under_way: false,
             under_way_bytes: 0,
+            needs_bytes: 0,
             expected_bytes: BATCH_BYTES_MAX,
             read: false,
             goes_on: false,
@@ -78,9 +82,9 @@ impl RemoteOps {
         self.reads * self.expected_bytes < BATCH_BYTES_MAX && self.queued.len() < BATCH_OPS_MAX
     }
 
-    /// True if the answers of the next batch are expected to be small.
-    pub(super) fn expects_little(&self) -> bool {
-        self.reads == 0 || self.expected_bytes <= FREE_BYTES
+    /// Bytes that a value of the next batch is known to have, if they are more than were asked for last.
+    pub(super) fn needs_bytes(&self) -> usize {
+        self.needs_bytes
     }
 
     /// True if operations of this bucket are queued or under way, so that later ones must follow.
@@ -108,42 +112,59 @@ impl RemoteOps {
         !self.under_way && !self.queued.is_empty()
     }
 
-    /// Sets out with what is queued, unless a batch is under way. `waiting`: buckets at which operations
-    /// of this connection wait.
+    /// Sets out with the operations at these places, for so many bytes of answers, for some of which memory was taken.
     pub(super) fn dispatch(
         &mut self,
         host: &Arc<Host>,
         completions: &Arc<CompletionQueue>,
         pool: PoolId,
-        waiting: &BTreeSet<u32>,
+        places: &[(u64, u32)],
+        (answer_bytes_max, reserved_bytes): (usize, usize),
     ) {
-        if self.under_way {
-            return;
-        }
-        let mut batch = self.next_batch(waiting);
-        if batch.is_empty() {
-            return;
-        }
+        let mut batch = self.take(places);
         self.under_way = true;
+        self.under_way_bytes = reserved_bytes;
         if self.goes_on {
             let until = host.clock.now() + host.options().request;
             let new = batch.iter_mut().filter(|(_, op)| op.request.is_none());
             new.for_each(|(_, op)| op.deadline = op.deadline.max(until));
         }
-        // Small values go on while the memory for requests is taken. What is asked for counts from here on, or all who ask
-        // together would find the same room.
-        let reads = batch.iter().filter(|(_, wanted)| !wanted.op.is_write);
-        let expected = (reads.count() * self.expected_bytes).min(BATCH_BYTES_MAX);
-        let (answer_bytes_max, under_way_bytes) = match host.options().in_flight.has_room() {
-            true => (BATCH_BYTES_MAX, expected),
-            false => (FREE_BYTES, 0),
-        };
-        self.under_way_bytes = under_way_bytes;
         let (host, completions) = (host.clone(), completions.clone());
         tokio::spawn(async move {
-            let answers = forward_batch(&host, pool, batch, answer_bytes_max).await;
+            let mut answers = forward_batch(&host, pool, batch, answer_bytes_max).await;
+            answers.reserved_bytes = reserved_bytes;
             completions.put(Completion::Remote(answers));
         });
+    }
+
+    fn take(&mut self, places: &[(u64, u32)]) -> Vec<((u64, u32), RemoteOp)> {
+        let taken = places.iter();
+        let taken = taken.filter_map(|place| self.queued.remove_entry(place));
+        let batch: Vec<_> = taken.collect();
+        let reads = batch.iter().filter(|(_, op)| !op.op.is_write).count();
+        self.reads -= reads;
+        self.read = reads > 0;
+        batch
+    }
+
+    /// There is no memory for an answer to this command: what is queued of it is refused, but for what may have been done.
+    pub(super) fn refuse(
+        &mut self,
+        place: u64,
+        answer: &Answer,
+        mut settle: impl FnMut(u64, u32, Answer),
+    ) {
+        self.needs_bytes = 0;
+        let of_it = self.queued.range((place, 0)..=(place, u32::MAX));
+        let new = of_it.filter(|(_, wanted)| wanted.request.is_none());
+        let new: Vec<_> = new.map(|(place, _)| *place).collect();
+        for at in new {
+            if let Some(wanted) = self.queued.remove(&at) {
+                self.reads -= usize::from(!wanted.op.is_write);
+                self.let_go(wanted.bucket);
+                settle(at.0, at.1, answer.clone());
+            }
+        }
     }
 
     /// Nobody waits any more: what has not set out does not. The numbers under which it would have asked.
@@ -153,7 +174,9 @@ impl RemoteOps {
         queued.filter_map(|wanted| Some((wanted.bucket, wanted.request?)))
     }
 
-    fn next_batch(&mut self, waiting: &BTreeSet<u32>) -> Vec<((u64, u32), RemoteOp)> {
+    /// The places of the operations that set out next, and the bytes that the values are expected to have. `waiting`: buckets at
+    /// which operations of this connection wait.
+    pub(super) fn next_batch(&self, waiting: &BTreeSet<u32>) -> (Vec<(u64, u32)>, usize) {
         let passed = planted(Mutant::WaitingBucketPassed);
         let free =
             |(_, wanted): &(&(u64, u32), &RemoteOp)| passed || !waiting.contains(&wanted.bucket);
@@ -169,18 +192,19 @@ impl RemoteOps {
             places.push(*place);
             reads += usize::from(!wanted.op.is_write);
         }
-        self.reads -= reads;
-        self.read = reads > 0;
-        let taken = places.into_iter();
-        taken
-            .filter_map(|place| self.queued.remove_entry(&place))
-            .collect()
+        let expected = reads * self.expected_bytes;
+        (places, expected.max(self.needs_bytes))
     }
 
     /// A batch came back: hands its answers out.
     pub(super) fn back(&mut self, batch: RemoteAnswers, mut settle: impl FnMut(u64, u32, Answer)) {
         (self.under_way, self.under_way_bytes) = (false, 0);
-        let RemoteAnswers { results, left } = batch;
+        let RemoteAnswers {
+            results,
+            left,
+            needs_bytes,
+            ..
+        } = batch;
         let answers = results.iter().map(|one| &one.answer);
         let given = answers.filter(|answer| !matches!(answer, Answer::Error(..)));
         let largest = given.map(Answer::value_bytes).max();
@@ -189,6 +213,9 @@ impl RemoteOps {
             let less = (self.expected_bytes / EXPECTED_LESS).max(ANSWER_BYTES_MIN);
             self.expected_bytes = largest.max(less);
         }
+        // As much is asked for next, and enough for each of those that set out together.
+        self.needs_bytes = needs_bytes;
+        self.expected_bytes = self.expected_bytes.max(needs_bytes);
         self.goes_on = largest.is_some();
         for one in results {
             self.let_go(one.bucket);
@@ -267,23 +294,28 @@ async fn forward_batch(
     for ((bucket, _), ops) in numbered {
         results.extend(resume_interrupted(host, pool, bucket, ops, deadline).await);
     }
-    let mut left = Vec::new();
+    let (mut left, mut needs_bytes) = (Vec::new(), 0);
     if !fresh.is_empty() {
         let ops = fresh.iter().map(|(_, wanted)| wanted.op.clone()).collect();
         let (router, pool) = (host.router(), PoolRef::Id(pool));
         let answers = router.execute_some(ServiceId::CACHE, &pool, ops, answer_bytes_max, deadline);
-        let answers = answers.await.unwrap_or_else(|error| {
-            let answer = Answer::error(error.code(), error.to_string());
-            vec![Some(answer); fresh.len()]
-        });
-        for ((place, wanted), answer) in fresh.into_iter().zip(answers) {
+        let some = answers
+            .await
+            .unwrap_or_else(|error| SomeAnswers::all(error.code(), error.to_string(), fresh.len()));
+        needs_bytes = some.needs_bytes;
+        for ((place, wanted), answer) in fresh.into_iter().zip(some.answers) {
             match answer {
                 Some(answer) => results.push(back((place.0, place.1, wanted.bucket), answer)),
                 None => left.push((place, wanted)),
             }
         }
     }
-    RemoteAnswers { results, left }
+    RemoteAnswers {
+        results,
+        left,
+        needs_bytes,
+        reserved_bytes: 0,
+    }
 }
 
 /// Asks again for interrupted writes of one bucket, under their numbers.
@@ -327,6 +359,7 @@ async fn resume_interrupted(
         forwarded: true,
         ops: wanted,
         answer_bytes_max: BATCH_BYTES_MAX as u32,
+        strict: false,
     };
     let answers = resume(host.router(), request, deadline).await;
     if let Some(cell) = cell {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use staves_directory::{CALLS_MAX, CallAnswer, Directory};
-use staves_model::{DirectoryCall, GroupId, MemberSlot};
+use staves_model::{DirectoryCall, GroupId, GroupStep, MemberSlot};
 use tokio::sync::{Notify, Semaphore};
 
 /// Most requests under way at a time: more than one, for an answer may be slow to come.
@@ -121,8 +121,8 @@ impl WaitingCall {
 
 fn key(call: &DirectoryCall) -> CallKey {
     match call {
-        DirectoryCall::Open { group, .. } => (*group, 0, MemberSlot(0)),
-        DirectoryCall::Complete { group, slot, .. } => (*group, 1, *slot),
+        DirectoryCall::Step(GroupStep::Open { group, .. }) => (*group, 0, MemberSlot(0)),
+        DirectoryCall::Step(GroupStep::Complete { group, slot, .. }) => (*group, 1, *slot),
         DirectoryCall::Stuck { group, .. } => (*group, 2, MemberSlot(0)),
     }
 }
@@ -165,10 +165,10 @@ mod tests {
     use super::*;
 
     fn open(group: u32, epoch: u64) -> DirectoryCall {
-        DirectoryCall::Open {
+        DirectoryCall::Step(GroupStep::Open {
             group: GroupId(group),
             epoch: Epoch(epoch),
-        }
+        })
     }
 
     #[test]

@@ -289,6 +289,12 @@ impl CellState {
         (result, bytes)
     }
 
+    /// Bytes of the value that an operation would be answered now, as far as is known before it is begun.
+    pub(crate) fn value_bytes(&self, op: &NumberedOp) -> usize {
+        let bucket = self.bucket.as_ref();
+        bucket.map_or(0, |bucket| bucket.value_bytes(op.to, &op.body))
+    }
+
     /// Does what the bucket wants done: messages to itself first, until there are none.
     fn settle(&mut self, host: &Host, now: Time) -> Vec<Arc<Batch>> {
         let mut to_self: VecDeque<GroupEnvelope> = VecDeque::new();

@@ -9,7 +9,7 @@ use staves_net::Reply;
 use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
 use staves_wire::{ErrorCode, Message};
 
-use super::gate::Passage;
+use crate::gate::CostlyTurn;
 use crate::group_state::GroupState;
 use crate::host::{Cell, Host, Routes};
 
@@ -51,7 +51,7 @@ fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell
 }
 
 /// Gives the sums of the pages of one of its members, of those that are here.
-pub(super) async fn sums(host: &Host, ask: GroupSums, turn: &mut Passage<'_>, reply: Reply) {
+pub(super) async fn sums(host: &Host, ask: GroupSums, turn: &mut CostlyTurn, reply: Reply) {
     let target = GroupTarget { group: ask.group };
     let Some(cell) = cell_at(&host.routes(), ask.group, ask.slot) else {
         return reply.error(ErrorCode::NotFound, no_group(target));

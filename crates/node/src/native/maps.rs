@@ -1,7 +1,6 @@
 //! The cluster's map for those who ask for it, and what it says of a node.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -11,6 +10,7 @@ use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget};
 use staves_wire::directory::{GetMap, MapAnswer};
 use staves_wire::{ErrorCode, Message};
 
+use crate::gate::WaitingPlaces;
 use crate::running::Running;
 
 /// Longest that a newer map is waited for.
@@ -21,19 +21,19 @@ const WAITING_MAX: usize = 1024;
 const OF_ONE_MAX: u32 = 2;
 
 /// The answers with maps.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct MapAnswers {
     /// The newest one that somebody asked for: to encode it costs more than to send it.
     encoded: Mutex<Option<MapAnswer>>,
-    waiting: AtomicUsize,
+    waiting: WaitingPlaces,
 }
 
-/// One of those that wait for a newer map.
-struct MapWaiter<'a>(&'a AtomicUsize);
-
-impl Drop for MapWaiter<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+impl Default for MapAnswers {
+    fn default() -> MapAnswers {
+        MapAnswers {
+            encoded: Mutex::default(),
+            waiting: WaitingPlaces::new(WAITING_MAX),
+        }
     }
 }
 
@@ -50,12 +50,6 @@ impl MapAnswers {
         }
         encoded.insert(MapAnswer::new(map, known)).clone()
     }
-
-    fn wait(&self) -> Option<MapWaiter<'_>> {
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let waits = MapWaiter(&self.waiting);
-        (before < WAITING_MAX).then_some(waits)
-    }
 }
 
 pub(super) fn get(running: &Arc<Running>, ask: GetMap, mut reply: Reply) {
@@ -68,7 +62,7 @@ pub(super) fn get(running: &Arc<Running>, ask: GetMap, mut reply: Reply) {
     let running = running.clone();
     tokio::spawn(async move {
         let mut newest = now;
-        if let Some(_waits) = running.maps.wait() {
+        if let Some(_place) = running.maps.waiting.take() {
             let newer = map.wait_for(|map| map.revision > ask.known);
             tokio::select! {
                 newer = tokio::time::timeout(wait, newer) => {

@@ -9,7 +9,7 @@ use staves_model::{
 use staves_net::{Connection, Identity};
 use staves_wire::cache::OwnedOp;
 use staves_wire::memory::Action;
-use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceRequest};
+use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, Message};
 
 use staves_hunts::{Hunt, hunt};
@@ -33,6 +33,10 @@ fn ready() -> TestNode {
 
 /// Answers to one request of the native protocol.
 fn ask(node: &TestNode, request: ServiceRequest) -> Vec<Answer> {
+    ask_whole(node, request).answers
+}
+
+fn ask_whole(node: &TestNode, request: ServiceRequest) -> ServiceAnswers {
     node.runtime().block_on(async {
         let identity = Identity::client(ClusterId(0));
         let options = staves_net::Options::default();
@@ -42,7 +46,7 @@ fn ask(node: &TestNode, request: ServiceRequest) -> Vec<Answer> {
         let deadline = Instant::now() + Duration::from_secs(20);
         let request = Message::Service(request);
         match connection.call(&request, deadline).await {
-            Ok(Message::ServiceAnswers(answers)) => answers.answers,
+            Ok(Message::ServiceAnswers(answers)) => answers,
             other => panic!("{other:?}"),
         }
     })
@@ -66,11 +70,19 @@ fn batch_of_bytes(
     write: bool,
     op: impl Fn(Bytes) -> OwnedOp,
 ) -> Vec<Answer> {
+    ask(node, request_of_bytes(answer_bytes_max, write, op))
+}
+
+fn request_of_bytes(
+    answer_bytes_max: usize,
+    write: bool,
+    op: impl Fn(Bytes) -> OwnedOp,
+) -> ServiceRequest {
     let ops = (0..5).map(|i| {
         let op = op(format!("big-{i}").into());
         op.numbered(if write { 1 + i } else { 0 })
     });
-    let request = ServiceRequest {
+    ServiceRequest {
         revision: Revision(0),
         service: ServiceId::CACHE,
         pool: PoolRef::Name("cache".into()),
@@ -79,9 +91,9 @@ fn batch_of_bytes(
         retry: false,
         forwarded: false,
         answer_bytes_max: answer_bytes_max as u32,
+        strict: false,
         ops: ops.collect(),
-    };
-    ask(node, request)
+    }
 }
 
 /// The number that were done; the others say that they were not.
@@ -133,6 +145,32 @@ fn a_request_is_answered_by_as_many_bytes_as_it_allows() {
     assert_eq!((taken.len(), done(&taken)), (2, 2));
     let left = node.client().ask("EXISTS big-0 big-1 big-2 big-3 big-4");
     assert_eq!(left, Reply::Int(3), "the others were not begun");
+}
+
+/// Regression: the first value was answered whatever its size, and whoever asked for a client had to hold it.
+#[test]
+fn of_a_value_that_is_larger_than_was_asked_for_the_size_is_said() {
+    let node = ready();
+    (0..5).for_each(|i| put(&node, &format!("big-{i}"), BIG));
+    let strict = |bytes_max, write, op: fn(Bytes) -> OwnedOp| {
+        let request = ServiceRequest {
+            strict: true,
+            ..request_of_bytes(bytes_max, write, op)
+        };
+        let got = ask_whole(&node, request);
+        (got.answers.len(), done(&got.answers), got.needs_bytes)
+    };
+    let big = BIG as u32;
+    for write in [false, true] {
+        let op = match write {
+            false => |key| OwnedOp::Get { key },
+            true => |key| OwnedOp::GetDel { key },
+        };
+        assert_eq!(strict(BIG - 1, write, op), (1, 0, big), "nothing is done");
+        assert_eq!(strict(2 * BIG - 1, write, op), (2, 1, big));
+    }
+    let left = node.client().ask("EXISTS big-0 big-1 big-2 big-3 big-4");
+    assert_eq!(left, Reply::Int(4), "the others were not begun");
 }
 
 #[test]
@@ -189,6 +227,7 @@ fn reads_of_a_region_are_answered_by_so_many_bytes_as_well() {
         retry: false,
         forwarded: false,
         answer_bytes_max: 0,
+        strict: false,
         ops: (0..400).map(|_| read(0)).collect(),
     };
     let mut answers = Vec::new();

@@ -36,6 +36,7 @@ fn incr(client: u64, number: u64, retry: bool) -> Message {
         retry,
         forwarded: false,
         answer_bytes_max: 0,
+        strict: false,
         ops: vec![op.numbered(number)],
     })
 }

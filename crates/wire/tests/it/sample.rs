@@ -186,6 +186,7 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
                 .collect(),
             moved: rng.list(2, group),
             draw_above: rng.next(),
+            needs_bytes: rng.u32(),
         }),
         Opcode::CacheStats => Message::CacheStats(CacheStats { pool: pool(rng) }),
         Opcode::CacheStatsAnswer => Message::CacheStatsAnswer(CacheStatsAnswer {
@@ -476,6 +477,7 @@ fn service(rng: &mut Rng, kind: u64) -> ServiceRequest {
         forwarded: rng.yes(),
         ops,
         answer_bytes_max: rng.u32(),
+        strict: rng.yes(),
     }
 }
 

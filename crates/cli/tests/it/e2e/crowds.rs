@@ -163,6 +163,7 @@ fn batches_that_come_together_share_the_memory_for_their_answers() {
             retry: false,
             forwarded: false,
             answer_bytes_max: 0,
+            strict: false,
             ops: (0..count).map(|i| get(i).numbered(0)).collect(),
         })
     };

@@ -1,18 +1,70 @@
 //! Commands that no bucket answers: those of the connection and of the node, and DBSIZE.
 
+use std::pin::Pin;
+
 use staves_resp::{After, Args, Command, CommandName, Join, PartialReply, Redirect};
+use staves_wire::ErrorCode;
 
 use super::Executor;
+use crate::gate::{CostlyTurn, GateRefusal};
+
+/// The turn of a connection's next command.
+pub(super) enum Turn {
+    /// The command needs none.
+    None,
+    Awaited(Pin<Box<dyn Future<Output = Result<CostlyTurn, GateRefusal>> + Send>>),
+    Here(CostlyTurn),
+    Refused(GateRefusal),
+}
+
+impl Turn {
+    pub(super) fn is_awaited(&self) -> bool {
+        matches!(self, Turn::Awaited(_))
+    }
+
+    /// Waits for a turn that is awaited.
+    pub(super) async fn comes(&mut self) {
+        if let Turn::Awaited(turn) = self {
+            *self = match turn.await {
+                Ok(turn) => Turn::Here(turn),
+                Err(refusal) => Turn::Refused(refusal),
+            };
+        }
+    }
+
+    /// The turn of the command that is executed now, which has none if it needs none.
+    fn take(&mut self) -> Result<Option<CostlyTurn>, GateRefusal> {
+        match std::mem::replace(self, Turn::None) {
+            Turn::Here(turn) => Ok(Some(turn)),
+            Turn::Refused(refusal) => Err(refusal),
+            Turn::None | Turn::Awaited(_) => Ok(None),
+        }
+    }
+}
 
 impl Executor {
     /// True if this command is costly and the connection has no turn for it: it is looked at again with one.
     pub(super) fn waits_for_turn(&mut self, command: &Command<'_>) -> bool {
-        self.wants_turn = self.turn.is_none() && !self.transaction.is_open && command.is_costly();
-        self.wants_turn
+        if matches!(self.turn, Turn::None) && !self.transaction.is_open && command.is_costly() {
+            let wait_max = self.running.host.options().request;
+            let turn = self.running.gate.clone().enter(wait_max);
+            self.turn = Turn::Awaited(Box::pin(turn));
+        }
+        self.turn.is_awaited()
+    }
+
+    fn refused_turn(&mut self, refusal: GateRefusal) {
+        let out = self.places.tail(&mut self.output);
+        out.failure(ErrorCode::Busy, &refusal.to_string());
     }
 
     /// Answers a command of the connection or of the node.
     pub(super) fn local(&mut self, name: CommandName, args: Args<'_>) {
+        // Held until it is answered.
+        let _turn = match self.turn.take() {
+            Ok(turn) => turn,
+            Err(refusal) => return self.refused_turn(refusal),
+        };
         let out = self.places.tail(&mut self.output);
         let after = self.session.answer(name, args, &*self.running, out);
         self.closing |= after == After::Close;
@@ -24,12 +76,14 @@ impl Executor {
             let mut clients = self.running.door.clients.lock();
             clients.insert(client.id, client.clone());
         }
-        self.turn = None;
     }
 
     /// DBSIZE.
     pub(super) fn key_count(&mut self) {
-        let turn = self.turn.take();
+        let turn = match self.turn.take() {
+            Ok(turn) => turn,
+            Err(refusal) => return self.refused_turn(refusal),
+        };
         if self.routes.door.is_none() {
             let text = self.no_pool();
             return self.places.tail(&mut self.output).error(&text);

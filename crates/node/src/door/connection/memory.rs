@@ -2,6 +2,7 @@
 
 use staves_net::FREE_BYTES;
 use staves_wire::ErrorCode;
+use staves_wire::service::Answer;
 
 use super::{Connection, Executor, OUTPUT_BYTES_MAX};
 
@@ -15,7 +16,9 @@ impl Connection {
         let executor = &mut self.executor;
         executor.held = self.input.len() + executor.held_bytes();
         if !executor.starved && executor.part.try_set(executor.held + lacking) {
-            executor.part.waits_no_more();
+            if !executor.needs_memory {
+                executor.part.waits_no_more();
+            }
             return true;
         }
         executor.part.set(executor.held);
@@ -28,13 +31,46 @@ impl Connection {
 }
 
 impl Executor {
-    /// True if operations may set out to other nodes, whose answers come here.
-    pub(super) fn may_set_out(&self) -> bool {
-        let little = self.held <= FREE_BYTES && self.remote.expects_little();
-        // Nor is there anything that it could give back before.
+    /// The bytes that the next batch to other nodes may ask for, and those of them for which it has taken memory. The error is
+    /// true if it has waited for memory long enough, and is to be refused.
+    pub(super) fn answer_room(&mut self, bytes: usize) -> Result<(usize, usize), bool> {
+        if self.output.len() >= OUTPUT_BYTES_MAX {
+            return Err(false);
+        }
+        let held = self.held_bytes();
+        // It has nothing that it could give back before.
         let holds_up = self.output.is_empty() && self.places.charged_bytes() > 0;
-        self.output.len() < OUTPUT_BYTES_MAX
-            && (little || holds_up || self.running.in_flight.has_room())
+        let needs = self.remote.needs_bytes();
+        let has_memory = match holds_up {
+            true => self.part.try_set(held + bytes),
+            false => self.part.try_set_in_turn(held + bytes),
+        };
+        if has_memory || needs <= FREE_BYTES {
+            if std::mem::take(&mut self.needs_memory) {
+                self.part.waits_no_more();
+            }
+            return match has_memory {
+                true => Ok((bytes.max(FREE_BYTES), bytes)),
+                // Small values go on while the memory for requests is taken, and of large ones it shows how large they are.
+                false if holds_up || held <= FREE_BYTES => Ok((FREE_BYTES, 0)),
+                false => Err(false),
+            };
+        }
+        self.needs_memory = true;
+        Err(self.part.is_refused())
+    }
+
+    /// What is on its way of this command to other nodes is refused: there is no memory for an answer.
+    pub(super) fn refuse_remote(&mut self, place: u64) {
+        self.needs_memory = false;
+        self.part.waits_no_more();
+        let answer = Answer::error(ErrorCode::Busy, self.running.in_flight.refusal());
+        let places = &mut self.places;
+        let settle = |place, part, answer| places.settle(place, part, answer);
+        self.remote.refuse(place, &answer, settle);
+        self.places.release(&mut self.output);
+        // What is behind it sets out in the next round.
+        self.held_back = self.remote.is_ready();
     }
 
     pub(super) fn waits_for_memory(&self) -> bool {

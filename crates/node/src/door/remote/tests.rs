@@ -8,8 +8,19 @@ use super::*;
 fn answers(results: Vec<RemoteResult>) -> RemoteAnswers {
     RemoteAnswers {
         results,
-        left: Vec::new(),
+        ..RemoteAnswers::default()
     }
+}
+
+/// The operations that set out next.
+fn next_batch(remote: &mut RemoteOps, waiting: &BTreeSet<u32>) -> Vec<((u64, u32), RemoteOp)> {
+    let (places, _) = remote.next_batch(waiting);
+    remote.take(&places)
+}
+
+/// True if the answers of the next batch are expected to be small.
+fn expects_little(remote: &RemoteOps) -> bool {
+    remote.next_batch(&BTreeSet::new()).1 <= staves_net::FREE_BYTES
 }
 
 fn wanted(bucket: u32) -> RemoteOp {
@@ -27,13 +38,13 @@ fn nothing_sets_out_before_what_waits_here_for_its_bucket() {
         batch.into_iter().map(|(place, _)| place).collect()
     };
     let waiting = BTreeSet::from([3]);
-    assert_eq!(places(remote.next_batch(&waiting)), [(9, 0)]);
-    assert_eq!(places(remote.next_batch(&waiting)), []);
+    assert_eq!(places(next_batch(&mut remote, &waiting)), [(9, 0)]);
+    assert_eq!(places(next_batch(&mut remote, &waiting)), []);
     // A takeover came: the first is queued now, and nothing waits here.
     remote.expected_bytes = ANSWER_BYTES_MIN;
     remote.push(7, 0, wanted(3));
     assert_eq!(
-        places(remote.next_batch(&BTreeSet::new())),
+        places(next_batch(&mut remote, &BTreeSet::new())),
         [(7, 0), (8, 0)]
     );
 }
@@ -48,7 +59,7 @@ fn a_batch_asks_for_what_is_expected_to_fit() {
         while remote.has_room() {
             remote.push(places.next().expect("endless"), 0, wanted(3));
         }
-        let batch = remote.next_batch(&BTreeSet::new());
+        let batch = next_batch(&mut remote, &BTreeSet::new());
         let value = Answer::Value(vec![0; answer_bytes].into());
         let answered = batch
             .iter()
@@ -73,14 +84,14 @@ fn an_answer_to_a_write_says_nothing_of_how_large_values_are() {
     for place in 0..8 {
         let mut set = wanted(3);
         set.op.is_write = true;
-        assert!(remote.has_room() && remote.expects_little());
+        assert!(remote.has_room() && expects_little(&remote));
         remote.push(place, 0, set);
-        assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
+        assert_eq!(next_batch(&mut remote, &BTreeSet::new()).len(), 1);
         remote.back(answers(vec![back((place, 0, 3), Answer::Ok)]), |_, _, _| {});
     }
     (8..16).for_each(|place| remote.push(place, 0, wanted(3)));
-    assert!(!remote.has_room() && !remote.expects_little());
-    assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
+    assert!(!remote.has_room() && !expects_little(&remote));
+    assert_eq!(next_batch(&mut remote, &BTreeSet::new()).len(), 1);
 }
 
 /// Regression: refusals while a bucket moved were taken for small answers, and then all was asked for at once.
@@ -95,7 +106,7 @@ fn a_refusal_says_nothing_of_how_large_the_answers_will_be() {
             |_, _, _| {},
         );
     }
-    assert_eq!(remote.next_batch(&BTreeSet::new()).len(), 1);
+    assert_eq!(next_batch(&mut remote, &BTreeSet::new()).len(), 1);
 }
 
 /// Operations beyond the bytes that a batch asked for go before those that came behind them, which wait for their bucket all the while.
@@ -106,21 +117,50 @@ fn what_was_not_begun_sets_out_again_in_its_place() {
         ..RemoteOps::default()
     };
     (0..3).for_each(|place| remote.push(place, 0, wanted(3)));
-    let mut batch = remote.next_batch(&BTreeSet::new());
+    let mut batch = next_batch(&mut remote, &BTreeSet::new());
     let left = batch.split_off(1);
     remote.push(3, 0, wanted(3));
     let value = Answer::Value(vec![0; BATCH_BYTES_MAX].into());
     let results = vec![back((0, 0, 3), value)];
     let mut settled = Vec::new();
-    let outcome = RemoteAnswers { results, left };
+    let outcome = RemoteAnswers {
+        results,
+        left,
+        ..RemoteAnswers::default()
+    };
     remote.back(outcome, |place, _, _| settled.push(place));
     assert_eq!(settled, [0]);
     assert!(remote.holds(3) && !remote.has_room());
     for place in 1..4 {
-        let batch = remote.next_batch(&BTreeSet::new());
+        let batch = next_batch(&mut remote, &BTreeSet::new());
         let places: Vec<_> = batch.into_iter().map(|(place, _)| place).collect();
         assert_eq!(places, [(place, 0)]);
     }
+}
+
+/// A value of which it is known how large it is is asked for as a whole, alone, and one that has no memory is refused with the rest
+/// of its command.
+#[test]
+fn a_value_that_was_withheld_is_asked_for_as_a_whole() {
+    let mut remote = RemoteOps::default();
+    (0..2).for_each(|part| remote.push(5, part, wanted(3)));
+    remote.push(6, 0, wanted(3));
+    let (places, expected) = remote.next_batch(&BTreeSet::new());
+    assert_eq!((&places[..], expected), (&[(5, 0)][..], BATCH_BYTES_MAX));
+    let outcome = RemoteAnswers {
+        left: remote.take(&places),
+        needs_bytes: 8 << 20,
+        ..RemoteAnswers::default()
+    };
+    remote.back(outcome, |_, _, _| panic!("it has no answer"));
+    let (places, expected) = remote.next_batch(&BTreeSet::new());
+    assert_eq!((&places[..], expected), (&[(5, 0)][..], 8 << 20));
+    let mut refused = Vec::new();
+    let busy = Answer::error(ErrorCode::Busy, "no memory");
+    remote.refuse(5, &busy, |place, part, _| refused.push((place, part)));
+    assert_eq!(refused, [(5, 0), (5, 1)]);
+    assert_eq!((remote.needs_bytes(), remote.reads), (0, 1));
+    assert!(remote.holds(3), "the next command's");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use staves_wire::cache::Condition;
+use staves_model::ClientId;
+use staves_wire::cache::{Condition, Op};
+use staves_wire::service::NumberedOp;
 
 use super::*;
 use crate::host::testing;
@@ -33,6 +35,7 @@ async fn nothing_overtakes_what_was_refused_after_it_had_waited() {
         retry: false,
         forwarded: true,
         answer_bytes_max: 0,
+        strict: false,
         ops: vec![op.clone(), op.clone()],
     };
     let pool = routes.pool(request.service, &request.pool).expect("cache");
@@ -46,20 +49,8 @@ async fn nothing_overtakes_what_was_refused_after_it_had_waited() {
         (part, 0),
     );
     let batch = Arc::new(batch);
-    let mut hand = Hand {
-        host: &host,
-        batch: &batch,
-        request: &request,
-        now: host.clock.now(),
-        deadline: host.clock.at(Instant::now() + Duration::from_secs(60)),
-        sides: Sides::default(),
-        answer_bytes: 0,
-        answer_bytes_max: ANSWER_BYTES_MAX,
-        taken_bytes: ANSWER_BYTES_MAX,
-        is_client: false,
-        short_bytes: 0,
-        touched: Vec::new(),
-    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let mut hand = Hand::of(&host, &batch, &request, deadline);
     batch.put(0, batch.refuse(Refused::Interrupted));
     hand.submit(&routes, &pool.cells[0], 1, &op);
     let answer = batch.state.lock().answers[1].clone();

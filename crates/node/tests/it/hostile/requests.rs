@@ -78,6 +78,7 @@ pub fn cache(served: &Served) -> Vec<Message> {
                 retry: number.is_multiple_of(2),
                 forwarded: number > 1,
                 answer_bytes_max: number as u32,
+                strict: false,
                 ops: ops.iter().map(op).collect(),
             }));
         }
@@ -155,6 +156,7 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
             retry: false,
             forwarded,
             answer_bytes_max: 0,
+            strict: false,
             ops: ops.to_vec(),
         })
     };

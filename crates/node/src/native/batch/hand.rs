@@ -1,0 +1,334 @@
+//! Hands the operations of a batch to this node's buckets.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{ClientId, ServiceId, Time};
+use staves_net::FREE_BYTES;
+use staves_service::Refused;
+use staves_wire::ErrorCode;
+use staves_wire::cache::Op;
+use staves_wire::group::RequestId;
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, NumberedOp, ServiceRequest};
+
+use super::{ANSWER_BYTES_MAX, Batch, STEP_BYTES, no_pool, no_room};
+use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
+use crate::native::numbers;
+use crate::native::sides::{Side, Sides};
+
+/// The cell of an operation's data bucket; of the node's two, the one that answers for it.
+fn cell_of<'a>(
+    routes: &'a Routes,
+    pool: &'a PoolRoutes,
+    request: &ServiceRequest,
+    op: &NumberedOp,
+) -> Result<&'a Arc<Cell>, Answer> {
+    let to = op.to;
+    let (group, slot) = match to {
+        Address::Slot(slot) => {
+            let cell = pool.cells.get(pool.bucket_of(slot) as usize);
+            let none = || Answer::error(ErrorCode::Malformed, format!("the pool has no {to}"));
+            return cell.ok_or_else(none);
+        }
+        Address::Bucket(group, slot) => (group, slot),
+    };
+    let mut cells = routes.cells_of(group);
+    let Some(home) = cells.next() else {
+        let (code, text) = match request.revision > routes.map.revision {
+            true => (
+                ErrorCode::NotServing,
+                format!("group {group} is not known to this node yet"),
+            ),
+            false => (
+                ErrorCode::NotFound,
+                format!("group {group} is gone: its region was deleted"),
+            ),
+        };
+        return Err(Answer::error(code, text));
+    };
+    let entry = routes.map.groups.get(&group);
+    if !entry.is_some_and(|entry| entry.pool == pool.id && slot.0 < entry.m) {
+        let text = format!("the pool has no {to}");
+        return Err(Answer::error(ErrorCode::Malformed, text));
+    }
+    if routes.is_empty(group) && writes_bytes(op) {
+        let text = "it was not done: the map says that nothing was ever written to this part of the region, so it has to \
+                    be marked as written first";
+        return Err(Answer::error(ErrorCode::NotServing, text));
+    }
+    let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
+    let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
+    Ok(shadow.unwrap_or(home))
+}
+
+/// True if an operation may change bytes of a region.
+fn writes_bytes(op: &NumberedOp) -> bool {
+    Action::from_body(&op.body).is_ok_and(|action| action.is_write())
+}
+
+/// True if an operation changes nothing, as far as that is known of its service.
+fn is_read(service: ServiceId, op: &NumberedOp) -> bool {
+    match service {
+        ServiceId::CACHE => Op::from_body(&op.body).is_ok_and(|op| !op.is_write()),
+        ServiceId::MEMORY => Action::from_body(&op.body).is_ok_and(|action| !action.is_write()),
+        _ => false,
+    }
+}
+
+fn no_such_pool(routes: &Routes, request: &ServiceRequest) -> Answer {
+    match request.revision > routes.map.revision {
+        true => Answer::error(
+            ErrorCode::NotServing,
+            "the pool is not known to this node yet",
+        ),
+        false => {
+            let text = no_pool(&routes.map, request.service, &request.pool);
+            Answer::error(ErrorCode::NotFound, text)
+        }
+    }
+}
+
+fn not_here(host: &Host, to: Address) -> Answer {
+    let me = host.life.node;
+    let text = format!("node {me} does not answer for {to}; ask the node that the newer map names");
+    Answer::error(ErrorCode::NotServing, text)
+}
+
+/// There is no memory for the first answer of a batch, of which nothing was done.
+pub(super) struct NoRoom;
+
+/// Hands operations to this node's buckets.
+pub(super) struct Hand<'a> {
+    host: &'a Arc<Host>,
+    batch: &'a Arc<Batch>,
+    request: &'a ServiceRequest,
+    now: Time,
+    deadline: Time,
+    sides: Sides,
+    /// Of the answers so far, those included that are still to come.
+    answer_bytes: usize,
+    pub(super) answer_bytes_max: usize,
+    /// Those for which there is memory.
+    pub(super) taken_bytes: usize,
+    pub(super) is_client: bool,
+    /// Bytes of a value that was read and let go: there is no memory for it.
+    pub(super) short_bytes: usize,
+    /// A value was larger than the asker takes.
+    withheld: bool,
+    touched: Vec<Arc<Cell>>,
+}
+
+impl<'a> Hand<'a> {
+    /// For a batch of another node, whose answers may have as many bytes as go at once.
+    pub(super) fn of(
+        host: &'a Arc<Host>,
+        batch: &'a Arc<Batch>,
+        request: &'a ServiceRequest,
+        deadline: Instant,
+    ) -> Hand<'a> {
+        Hand {
+            host,
+            batch,
+            request,
+            now: host.clock.now(),
+            deadline: host.clock.at(deadline),
+            sides: Sides::default(),
+            answer_bytes: 0,
+            answer_bytes_max: ANSWER_BYTES_MAX,
+            taken_bytes: ANSWER_BYTES_MAX,
+            is_client: false,
+            short_bytes: 0,
+            withheld: false,
+            touched: Vec::new(),
+        }
+    }
+
+    /// Hands in what is this node's to answer for, until the answers have as many bytes as go at once. The places of those that
+    /// are to be passed on.
+    pub(super) fn submit_all(
+        &mut self,
+        routes: &Routes,
+        pool: Option<&PoolRoutes>,
+        pass_on: bool,
+        last: bool,
+    ) -> Result<Vec<usize>, NoRoom> {
+        let (request, batch) = (self.request, self.batch);
+        let mut elsewhere = Vec::new();
+        for (index, op) in request.ops.iter().enumerate() {
+            if request.answer_bytes_max > 0 && self.is_full() {
+                batch.end_before(index);
+                break;
+            }
+            let cell = match pool {
+                Some(pool) => cell_of(routes, pool, request, op),
+                None => Err(no_such_pool(routes, request)),
+            };
+            let side = match cell {
+                Ok(cell) => self.submit(routes, cell, index, op),
+                Err(answer) => {
+                    batch.put(index, answer);
+                    continue;
+                }
+            };
+            if index == 0 && !last && self.short_bytes > 0 {
+                return Err(NoRoom);
+            }
+            match side {
+                Side::Here => {}
+                Side::Refused(refused) => drop(batch.put(index, batch.refuse(refused))),
+                Side::Elsewhere if pass_on => elsewhere.push(index),
+                Side::Elsewhere => {
+                    batch.put(index, not_here(self.host, op.to));
+                }
+            }
+        }
+        Ok(elsewhere)
+    }
+
+    /// The operations are handed in: what they made goes to the copies.
+    pub(super) fn end(&mut self) {
+        self.batch.expects(self.answer_bytes);
+        if !self.touched.is_empty() {
+            let (host, now) = (self.host, self.now);
+            self.touched.iter().for_each(|cell| cell.flush(host, now));
+            host.peers.flush();
+        }
+    }
+
+    pub(super) fn bytes_left(&self) -> usize {
+        self.answer_bytes_max.saturating_sub(self.answer_bytes)
+    }
+
+    /// True if the answers have as many bytes as go at once.
+    fn is_full(&mut self) -> bool {
+        if self.answer_bytes >= self.taken_bytes && self.taken_bytes < self.answer_bytes_max {
+            let wanted = self.answer_bytes_max.min(self.answer_bytes + STEP_BYTES);
+            self.taken_bytes = self.batch.take_up_to(wanted);
+        }
+        self.short_bytes > 0 || self.withheld || self.answer_bytes >= self.taken_bytes
+    }
+
+    /// Hands an operation to a bucket, if it is this node's to answer for. Its answer is noted in the batch then,
+    /// now or later.
+    pub(super) fn submit(
+        &mut self,
+        routes: &Routes,
+        cell: &Arc<Cell>,
+        index: usize,
+        op: &NumberedOp,
+    ) -> Side {
+        let (host, ordered, slot) = (self.host, op.to.keeps_order(), op.to.slot());
+        let mut state = cell.lock();
+        let is_here = || state.answers_for(slot) || host.is_to_answer(routes, cell, slot, &state);
+        let side = match ordered {
+            true => self.sides.of(cell.group, is_here),
+            false if is_here() => Side::Here,
+            false => Side::Elsewhere,
+        };
+        if side != Side::Here {
+            return side;
+        }
+        if self.is_full() {
+            if ordered {
+                self.sides.refuse(cell.group, Refused::Busy);
+            }
+            let text = "it was not done: the answers before it are as many bytes as go at once";
+            self.batch.put(index, Answer::error(ErrorCode::Busy, text));
+            return Side::Here;
+        }
+        if let Some(value_bytes) = self.too_large(&state, op) {
+            self.withheld = true;
+            if ordered {
+                self.sides.refuse(cell.group, Refused::Busy);
+            }
+            self.batch.withhold(index, value_bytes);
+            return Side::Here;
+        }
+        let mut wants_flush = false;
+        let in_flight = &host.options().in_flight;
+        state.lend(in_flight);
+        let submitted = self.submit_here(&mut state, index, op, &mut wants_flush);
+        state.count_waiting(in_flight);
+        drop(state);
+        if wants_flush {
+            self.touched.push(cell.clone());
+        }
+        match submitted {
+            Ok(Some(answer)) if self.is_too_much(op, &answer) => {
+                self.short_bytes = answer.value_bytes();
+                if ordered {
+                    self.sides.refuse(cell.group, Refused::Busy);
+                }
+                self.batch.put(index, no_room(in_flight));
+            }
+            Ok(Some(answer)) => drop(self.batch.put(index, answer)),
+            Ok(None) => {}
+            Err(refused) => {
+                if ordered {
+                    self.sides.refuse(cell.group, refused);
+                }
+                let answer = Answer::error(refused.code(), refused.to_string());
+                self.batch.put(index, answer);
+            }
+        }
+        Side::Here
+    }
+
+    /// The bytes of an operation's value, if they are more than the asker takes. What may have been done is answered in any case.
+    fn too_large(&self, state: &CellState, op: &NumberedOp) -> Option<usize> {
+        let may_be_done = self.request.retry && op.number > 0;
+        if !self.request.strict || may_be_done {
+            return None;
+        }
+        let value_bytes = state.value_bytes(op);
+        let too_large = value_bytes > 0 && self.answer_bytes + value_bytes > self.answer_bytes_max;
+        too_large.then_some(value_bytes)
+    }
+
+    /// True if there is no memory for a value that a client has read. What it has taken out by a write is answered in any case.
+    fn is_too_much(&self, op: &NumberedOp, answer: &Answer) -> bool {
+        let bytes = answer.value_bytes();
+        let large = self.is_client && bytes > FREE_BYTES;
+        large && is_read(self.request.service, op) && !self.batch.has_room_for(bytes)
+    }
+
+    fn submit_here(
+        &mut self,
+        state: &mut CellState,
+        index: usize,
+        op: &NumberedOp,
+        wants_flush: &mut bool,
+    ) -> Result<Option<Answer>, Refused> {
+        let (batch, request) = (self.batch, self.request);
+        let named = op.number > 0 && request.client != ClientId(0);
+        let name = named.then_some(RequestId {
+            client: request.client,
+            number: op.number,
+            floor: request.floor,
+        });
+        let member = state.bucket.as_ref().map(|bucket| bucket.member());
+        let too_high = member
+            .zip(name)
+            .and_then(|(member, name)| numbers::refuse(member, &name, request.retry));
+        if let Some(answer) = too_high {
+            return Ok(Some(answer));
+        }
+        // What waits for its bucket's earlier operations is not done before them.
+        let disturbed = batch.disturbed.load(Ordering::Acquire);
+        if op.to.keeps_order() && disturbed && !planted(Mutant::BatchOvertakes) {
+            return Err(Refused::NotServing);
+        }
+        let waiter = || Waiter::Batch {
+            batch: batch.clone(),
+            index: index as u32,
+        };
+        let (now, deadline) = (self.now, self.deadline);
+        let (submitted, answer_bytes) =
+            state.submit_body(now, name, deadline, op, waiter, wants_flush);
+        self.answer_bytes += answer_bytes;
+        submitted
+    }
+}

@@ -1,0 +1,72 @@
+//! The cost of each request of the native protocol.
+//!
+//! A client's connection has only a few under way of those that cost more than some microseconds, and is not read until they are
+//! answered (`staves_net::Reply::mark_costly`): those of many connections take turns.
+
+use staves_wire::Opcode;
+
+/// The cost of a request to the node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RequestCost {
+    /// As much as its own bytes, or it has a bound of its own: it is worked on at once.
+    Own,
+    /// Little, and then it waits for others: a client's connection has only a few.
+    Waits,
+    /// Much: it goes through the [gate](crate::gate).
+    Much,
+}
+
+/// The cost of each request.
+pub(super) fn cost(of: Opcode) -> RequestCost {
+    match of {
+        // What is read and written is bounded by the memory for it; maps are encoded once; signs are only noted.
+        Opcode::Service
+        | Opcode::FileRead
+        | Opcode::FileFetch
+        | Opcode::FilePut
+        | Opcode::GetMap
+        | Opcode::Report => RequestCost::Own,
+        Opcode::FileLost
+        | Opcode::NodeStop
+        | Opcode::NodeStopForced
+        | Opcode::NodeDrain
+        | Opcode::NodeResume => RequestCost::Waits,
+        Opcode::CacheStats
+        | Opcode::Status
+        | Opcode::GroupState
+        | Opcode::GroupSums
+        | Opcode::GroupMend
+        | Opcode::KeyRange
+        | Opcode::Propose
+        | Opcode::FileKeys
+        | Opcode::FileChanges
+        | Opcode::FileCheck
+        | Opcode::FileUse
+        | Opcode::FileAway => RequestCost::Much,
+        // Not asked of a running node: refused, or answered before.
+        Opcode::Hello | Opcode::Ping | Opcode::Prove | Opcode::Group | Opcode::Raft => {
+            RequestCost::Own
+        }
+        // Answers are none of a handler's.
+        Opcode::Welcome
+        | Opcode::Pong
+        | Opcode::Error
+        | Opcode::Done
+        | Opcode::Challenge
+        | Opcode::Proven
+        | Opcode::CacheStatsAnswer
+        | Opcode::ServiceAnswers
+        | Opcode::RaftAnswer
+        | Opcode::Proposed
+        | Opcode::MapAnswer
+        | Opcode::FileBytes
+        | Opcode::FileKeysAnswer
+        | Opcode::FileChecked
+        | Opcode::FileChangesAnswer
+        | Opcode::FileLostAnswer
+        | Opcode::StatusAnswer
+        | Opcode::KeyRangeAnswer
+        | Opcode::GroupStateAnswer
+        | Opcode::GroupSumsAnswer => RequestCost::Own,
+    }
+}
