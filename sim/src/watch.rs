@@ -63,7 +63,7 @@ pub struct Watch {
     pub(crate) pings: Vec<Ping>,
     pub(crate) looks: Vec<Look>,
     pub(crate) ticked_at: u64,
-    /// When each node was last heard, by this one's clock.
+    /// The last time that each node was heard, by this one's clock.
     pub(crate) links: BTreeMap<NodeId, Time>,
     pub(crate) silences: Silences,
     /// For the judges: since when each life can have been silent at most.

@@ -38,7 +38,7 @@ impl Member {
 }
 
 impl MemberState {
-    /// What a message to a parity bucket says now.
+    /// The news that a message to a parity bucket carries now.
     pub fn news(&self) -> News {
         let own = self.own();
         News {

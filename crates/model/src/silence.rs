@@ -15,11 +15,11 @@ pub struct Silences {
     ticked_at: Option<Time>,
     /// The time in which this process stood still, in all: then it heard nobody.
     still: Duration,
-    nodes: BTreeMap<NodeId, Heard>,
+    nodes: BTreeMap<NodeId, LastHeard>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastHeard {
     at: Time,
     /// The time in which this process had stood still by then.
     still: Duration,
@@ -51,7 +51,7 @@ impl Silences {
         let mut nodes = std::mem::take(&mut self.nodes);
         let mut silent = Vec::new();
         for (node, at) in heard {
-            let fresh = Heard {
+            let fresh = LastHeard {
                 at,
                 still,
                 told: false,

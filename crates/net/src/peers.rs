@@ -93,7 +93,7 @@ struct PeerLink {
     addr: watch::Sender<String>,
     state: watch::Sender<LinkState>,
     group: Arc<GroupQueue>,
-    /// When the node was last heard, but for the connection that there is now.
+    /// The last time that the node was heard, but for the connection that there is now.
     heard: Arc<Mutex<Instant>>,
     task: JoinHandle<()>,
 }

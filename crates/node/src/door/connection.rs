@@ -21,7 +21,7 @@ use tokio::sync::watch;
 mod local;
 mod memory;
 
-use self::local::Turn;
+use self::local::DoorTurn;
 use super::Phase;
 use super::completions::{Completion, CompletionQueue, RemoteOp};
 use super::remote::RemoteOps;
@@ -78,7 +78,7 @@ struct Executor {
     part: InFlightPart,
     held: usize,
     /// Of the next command, if it is a costly one.
-    turn: Turn,
+    turn: DoorTurn,
     /// A command waits for room in that memory, for so many bytes of values at least.
     starved: bool,
     needs: usize,
@@ -124,7 +124,7 @@ impl Connection {
                 op_bytes: 0,
                 part: InFlightPart::new(running.in_flight.clone()),
                 held: 0,
-                turn: Turn::None,
+                turn: DoorTurn::None,
                 starved: false,
                 needs: 0,
                 routes,

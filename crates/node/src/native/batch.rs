@@ -18,7 +18,7 @@ use staves_wire::{ErrorCode, Message};
 use tokio::sync::oneshot;
 
 use self::hand::Hand;
-use self::pass::Pass;
+use self::pass::PassedOn;
 use crate::host::{Host, Routes};
 
 /// Answers to one batch of so many bytes are enough: what is left is not done, and asked for again. They all
@@ -429,7 +429,7 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
     hand.end();
     let bytes_left = hand.bytes_left();
     if !elsewhere.is_empty() {
-        let pass = Pass {
+        let pass = PassedOn {
             host: host.clone(),
             batch: batch.clone(),
             elsewhere,

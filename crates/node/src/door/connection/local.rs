@@ -9,7 +9,7 @@ use super::Executor;
 use crate::gate::{CostlyTurn, GateRefusal};
 
 /// The turn of a connection's next command.
-pub(super) enum Turn {
+pub(super) enum DoorTurn {
     /// The command needs none.
     None,
     Awaited(Pin<Box<dyn Future<Output = Result<CostlyTurn, GateRefusal>> + Send>>),
@@ -17,27 +17,27 @@ pub(super) enum Turn {
     Refused(GateRefusal),
 }
 
-impl Turn {
+impl DoorTurn {
     pub(super) fn is_awaited(&self) -> bool {
-        matches!(self, Turn::Awaited(_))
+        matches!(self, DoorTurn::Awaited(_))
     }
 
     /// Waits for a turn that is awaited.
     pub(super) async fn comes(&mut self) {
-        if let Turn::Awaited(turn) = self {
+        if let DoorTurn::Awaited(turn) = self {
             *self = match turn.await {
-                Ok(turn) => Turn::Here(turn),
-                Err(refusal) => Turn::Refused(refusal),
+                Ok(turn) => DoorTurn::Here(turn),
+                Err(refusal) => DoorTurn::Refused(refusal),
             };
         }
     }
 
     /// The turn of the command that is executed now, which has none if it needs none.
     fn take(&mut self) -> Result<Option<CostlyTurn>, GateRefusal> {
-        match std::mem::replace(self, Turn::None) {
-            Turn::Here(turn) => Ok(Some(turn)),
-            Turn::Refused(refusal) => Err(refusal),
-            Turn::None | Turn::Awaited(_) => Ok(None),
+        match std::mem::replace(self, DoorTurn::None) {
+            DoorTurn::Here(turn) => Ok(Some(turn)),
+            DoorTurn::Refused(refusal) => Err(refusal),
+            DoorTurn::None | DoorTurn::Awaited(_) => Ok(None),
         }
     }
 }
@@ -45,10 +45,10 @@ impl Turn {
 impl Executor {
     /// True if this command is costly and the connection has no turn for it: it is looked at again with one.
     pub(super) fn waits_for_turn(&mut self, command: &Command<'_>) -> bool {
-        if matches!(self.turn, Turn::None) && !self.transaction.is_open && command.is_costly() {
+        if matches!(self.turn, DoorTurn::None) && !self.transaction.is_open && command.is_costly() {
             let wait_max = self.running.host.options().request;
             let turn = self.running.gate.clone().enter(wait_max);
-            self.turn = Turn::Awaited(Box::pin(turn));
+            self.turn = DoorTurn::Awaited(Box::pin(turn));
         }
         self.turn.is_awaited()
     }

@@ -60,7 +60,7 @@ impl Executor {
         Err(self.part.is_refused())
     }
 
-    /// What is on its way of this command to other nodes is refused: there is no memory for an answer.
+    /// The part of this command that is on its way to other nodes is refused: there is no memory for an answer.
     pub(super) fn refuse_remote(&mut self, place: u64) {
         self.needs_memory = false;
         self.part.waits_no_more();

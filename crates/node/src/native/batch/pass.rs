@@ -17,7 +17,7 @@ const PASSED_BYTES: usize = 4 << 20;
 const LARGER_MAX: usize = 3;
 
 /// The part of a batch that goes to other nodes.
-pub(super) struct Pass {
+pub(super) struct PassedOn {
     pub(super) host: Arc<Host>,
     pub(super) batch: Arc<Batch>,
     pub(super) request: ServiceRequest,
@@ -27,7 +27,7 @@ pub(super) struct Pass {
     pub(super) deadline: Instant,
 }
 
-impl Pass {
+impl PassedOn {
     /// Has the router do it, by so many bytes of answers at most.
     pub(super) async fn run(mut self, bytes_left: usize) {
         let bytes_max = match self.is_client {
