@@ -105,6 +105,14 @@ impl Cell {
         Batch::finish_all(finished);
     }
 
+    /// Something was changed past the bucket's events: it is looked after until it rests again.
+    pub(crate) fn stir(&self, host: &Host) {
+        let wakes = self.lock().wakes();
+        if wakes {
+            host.look_after(self);
+        }
+    }
+
     /// Sends what submits have made since the last flush.
     pub(crate) fn flush(&self, host: &Host, now: Time) {
         let (finished, wakes) = {

@@ -132,7 +132,10 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
     let done = member.slot() == Some(ask.slot) && member.mend(now, ask.page, &ask.labels);
     drop(state);
     match done {
-        true => reply.send(&Message::Done),
+        true => {
+            cell.stir(host);
+            reply.send(&Message::Done);
+        }
         false => reply.error(
             ErrorCode::Busy,
             "the page was written meanwhile: look at it again",

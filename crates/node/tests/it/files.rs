@@ -748,6 +748,9 @@ fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
             other => panic!("{other:?}"),
         }
     };
+    wait_until("the node's files follow the map", || {
+        fetch("first").is_some()
+    });
     for file in 0..20 {
         assert_eq!(fetch(&format!("no{file}")), None);
         let bytes = fetch(&format!("a{file}")).expect("the home reads on");
