@@ -90,6 +90,13 @@ const FAILED_WITH_TWO_GROUPS: &[(u64, usize, usize, &str)] = &[
         "a data bucket that began anew over what it had held did not know which of its last writes the copy lacked, and \
          showed them",
     ),
+    (
+        77,
+        3,
+        1,
+        "an acknowledgement said that its parity bucket rests while its grant of memory was void, as the data bucket had lowered \
+         its wish at the same moment: the group came to rest without the memory that it wanted, and clients waited",
+    ),
 ];
 
 #[test]
