@@ -43,13 +43,22 @@ pub enum Join {
 /// A value from this length on is passed on instead of copied.
 const COPY_BYTES_MAX: usize = 16 << 10;
 
+/// A value beyond this is copied in pieces of so many bytes, each of which goes when it has been written.
+const PIECE_BYTES: usize = 256 << 10;
+/// A buffer that has grown beyond this is given back when all of it has been written.
+const KEPT_BYTES_MAX: usize = 64 << 10;
+
 /// Bytes that wait to be written to one connection.
 #[derive(Debug, Default)]
 pub struct Output {
     /// Whole pieces, to be written before `tail`.
     ready: VecDeque<Bytes>,
     ready_len: usize,
+    /// Bytes of the first piece that have been written.
+    piece_gone: usize,
     tail: BytesMut,
+    /// Bytes at the beginning of `tail` that have been written, and are its memory still.
+    tail_gone: usize,
 }
 
 impl Output {
@@ -61,6 +70,11 @@ impl Output {
     /// The number of bytes that wait: beyond its bound the driver reads no more commands.
     pub fn len(&self) -> usize {
         self.ready_len + self.tail.len()
+    }
+
+    /// Bytes of memory: what was written of a piece goes with the rest of it.
+    pub fn held_bytes(&self) -> usize {
+        self.len() + self.piece_gone + self.tail_gone
     }
 
     /// Returns whether nothing waits.
@@ -118,9 +132,20 @@ impl Output {
     /// A bulk string, copied.
     #[inline]
     pub fn bulk(&mut self, bytes: &[u8]) {
+        if bytes.len() > PIECE_BYTES {
+            return self.bulk_in_pieces(bytes);
+        }
         self.tail.reserve(bytes.len() + 25);
         self.prefixed(b'$', bytes.len() as i64);
         self.tail.put_slice(bytes);
+        self.tail.put_slice(b"\r\n");
+    }
+
+    #[cold]
+    fn bulk_in_pieces(&mut self, bytes: &[u8]) {
+        self.prefixed(b'$', bytes.len() as i64);
+        let pieces = bytes.chunks(PIECE_BYTES);
+        pieces.for_each(|piece| self.push(Bytes::copy_from_slice(piece)));
         self.tail.put_slice(b"\r\n");
     }
 
@@ -241,6 +266,16 @@ impl Output {
         self.tail.put_slice(b"\r\n");
     }
 
+    fn advance_tail(&mut self, count: usize) {
+        let ends = count == self.tail.len();
+        if ends && self.tail_gone + self.tail.capacity() > KEPT_BYTES_MAX {
+            self.tail = BytesMut::new();
+        } else {
+            self.tail.advance(count);
+        }
+        self.tail_gone = if ends { 0 } else { self.tail_gone + count };
+    }
+
     fn push(&mut self, piece: Bytes) {
         if !self.tail.is_empty() {
             let before = self.tail.split().freeze();
@@ -329,12 +364,14 @@ impl Buf for Output {
     fn advance(&mut self, mut count: usize) {
         while count > 0 {
             let Some(front) = self.ready.front_mut() else {
-                return self.tail.advance(count);
+                return self.advance_tail(count);
             };
             let step = count.min(front.len());
             front.advance(step);
+            self.piece_gone += step;
             if front.is_empty() {
                 self.ready.pop_front();
+                self.piece_gone = 0;
             }
             self.ready_len -= step;
             count -= step;
@@ -369,6 +406,34 @@ mod tests {
             assert_eq!(written(|o| write(o, Resp2)), two);
             assert_eq!(written(|o| write(o, Resp3)), three);
         }
+    }
+
+    /// Regression: a connection kept the memory of the largest value that it was ever answered here, for as long as it was open.
+    #[test]
+    fn memory_goes_with_what_has_been_written() {
+        let mut out = Output::new();
+        let value = vec![7; 4 * PIECE_BYTES];
+        out.bulk(&value);
+        let all = out.len();
+        assert_eq!(out.held_bytes(), all);
+        out.advance(PIECE_BYTES / 2);
+        assert!(out.held_bytes() + 100 > all, "the first piece is there");
+        out.advance(2 * PIECE_BYTES);
+        assert!(out.held_bytes() + 2 * PIECE_BYTES <= all, "two pieces went");
+        out.advance(out.len() - 1);
+        assert!(out.held_bytes() < PIECE_BYTES);
+        out.advance(1);
+        assert_eq!(out.held_bytes(), 0);
+        // In one buffer: its memory goes as a whole.
+        for _ in 0..10 {
+            out.bulk(&value[..PIECE_BYTES / 2]);
+        }
+        let all = out.len();
+        out.advance(all - 10);
+        assert_eq!(out.held_bytes(), all);
+        out.advance(10);
+        assert_eq!(out.held_bytes(), 0);
+        assert!(out.tail.capacity() <= KEPT_BYTES_MAX);
     }
 
     #[test]

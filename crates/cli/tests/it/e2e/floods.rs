@@ -170,6 +170,37 @@ fn values_come_from_other_nodes_as_there_is_memory_for_them() {
     }
 }
 
+/// A hundred clients of each node take a value of 8 MiB twice and stay, so that at least one node has answered each of them out of its own
+/// memory. Regression: each connection kept the memory of the largest value that it had been answered, and counted none of it.
+#[test]
+fn who_has_taken_a_large_value_takes_no_memory_any_more() {
+    const LARGE: usize = 8 << 20;
+    let cluster = Cluster::start(3);
+    let mut client = Client::at(&cluster.nodes[0]);
+    client.say(&set("large", LARGE));
+    assert_eq!(client.line(), "+OK");
+    let gets = "*2\r\n$3\r\nGET\r\n$5\r\nlarge\r\n".repeat(2);
+    for node in &cluster.nodes {
+        let mut clients: Vec<Client> = (0..100).map(|_| Client::at(node)).collect();
+        let given: usize = std::thread::scope(|scope| {
+            let takes = |client: &mut Client| {
+                client.say(gets.as_bytes());
+                client.values(LARGE) + client.values(LARGE)
+            };
+            let all: Vec<_> = clients
+                .iter_mut()
+                .map(|client| scope.spawn(move || takes(client)))
+                .collect();
+            all.into_iter().map(|c| c.join().expect("a client")).sum()
+        });
+        assert!(given >= 100, "{given} values");
+        for node in &cluster.nodes {
+            let most = resident_max(node);
+            assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+        }
+    }
+}
+
 /// Sixty clients ask each node for 20,000 keys that are not there, by one command each. Regression: a node that forwards held
 /// hundreds of bytes for each key, and counted none of them.
 #[test]

@@ -79,12 +79,12 @@ impl Executor {
 
     pub(super) fn held_bytes(&self) -> usize {
         let places = self.places.charged_bytes() + self.places.held_bytes();
-        places + self.output.len() + self.remote.under_way_bytes()
+        places + self.output.held_bytes() + self.remote.under_way_bytes()
     }
 
     /// A value is to be answered: true if there is memory for it.
     pub(super) fn has_memory(&mut self, values: usize) -> bool {
-        let held = (self.held + self.output.len()).max(self.held_bytes());
+        let held = (self.held + self.output.held_bytes()).max(self.held_bytes());
         self.part.try_set(held + values)
     }
 
