@@ -72,9 +72,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "Ask again: a takeover takes less than 2 s. If it lasts, look at 'staves status'.",
         ),
         ErrorCode::Busy => (
-            "A bound was reached: a full log, a full queue, or the memory for requests under way. Nothing was done.",
+            "A bound was reached: a full log, a full queue, the memory for requests under way, or the number of those that wait. Nothing was done.",
             "Requests come in faster than the copies take them, or one copy is slow. Or clients begin more large requests than they end, or ask for more than they take.",
-            "Ask again a little later. If it lasts, look which node is slow, or raise log_bytes_max or in_flight_bytes_max, whichever the error names.",
+            "Ask again a little later. If it lasts, look which node is slow, or raise log_bytes_max, in_flight_bytes_max or in_flight_requests_max, whichever the error names.",
         ),
         ErrorCode::Deadline => (
             "The deadline passed before there was an answer. The request may or may not have taken effect.",

@@ -7,6 +7,8 @@
 //! a connection that hardly takes or gives a byte then is closed. Who has waited longest goes first, after half a second: what
 //! is given back meanwhile is kept for it, so that a large value finds room beside many smaller ones.
 
+mod requests;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +17,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+pub use self::requests::{WaitingPart, WaitingRequests};
 
 /// So much of each connection does not count.
 pub const FREE_BYTES: usize = 64 << 10;
@@ -38,6 +42,8 @@ pub struct InFlight {
     waiting: AtomicUsize,
     less: Notify,
     line: Line,
+    /// The requests that wait, by number.
+    pub requests: WaitingRequests,
 }
 
 /// The place of a request in the line: since when it waits, and a number of its own.
@@ -79,6 +85,11 @@ impl Line {
 impl InFlight {
     /// Of so many bytes.
     pub fn new(bytes_max: usize) -> Arc<InFlight> {
+        InFlight::bounded(bytes_max, usize::MAX)
+    }
+
+    /// Of so many bytes, with so many requests that wait.
+    pub fn bounded(bytes_max: usize, requests_max: usize) -> Arc<InFlight> {
         Arc::new(InFlight {
             bytes_max,
             moves_within: MOVES_WITHIN,
@@ -87,6 +98,7 @@ impl InFlight {
             waiting: AtomicUsize::new(0),
             less: Notify::new(),
             line: Line::default(),
+            requests: WaitingRequests::new(requests_max),
         })
     }
 

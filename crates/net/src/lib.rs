@@ -21,7 +21,7 @@
 //!
 //! **Layout.** `outbox`, `queue`: what waits to be written. `connection`: the asking side. `server`,
 //! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `descriptors`, `refusals`:
-//! who is let in. `in_flight`: the memory of all requests under way. `secret`: proofs of it. `identity`, `options`, `error`.
+//! who is let in. `in_flight`: the memory of all requests under way, and the number of those that wait. `secret`: proofs of it. `identity`, `options`, `error`.
 
 mod connection;
 mod descriptors;
@@ -45,7 +45,7 @@ pub use descriptors::Descriptors;
 pub use dialer::Dialer;
 pub use error::NetError;
 pub use identity::{Identity, Who};
-pub use in_flight::{FREE_BYTES, InFlight, InFlightPart};
+pub use in_flight::{FREE_BYTES, InFlight, InFlightPart, WaitingPart, WaitingRequests};
 pub use options::Options;
 pub use peers::{Evidence, PeerOptions, PeerStats, Peers};
 pub use refusals::{Refusals, RefusedConnections};

@@ -29,6 +29,8 @@ struct OwedState {
     requests: u32,
     /// Those among them whose answers cost much.
     costly: u32,
+    /// Those among them that count at the node.
+    counted: u32,
     bytes: usize,
 }
 
@@ -78,14 +80,16 @@ impl Owed {
         state.bytes += bytes;
     }
 
-    fn remove(&self, bytes: usize, costly: bool) {
+    fn remove(&self, bytes: usize, costly: bool, counted: bool) {
         let mut state = self.state.lock();
         state.requests -= 1;
         state.costly -= u32::from(costly);
+        state.counted -= u32::from(counted);
         state.bytes -= bytes;
         drop(state);
         if let Some(in_flight) = &self.in_flight {
             in_flight.give_back(bytes);
+            in_flight.requests.remove(usize::from(counted));
         }
         self.less.notify_waiters();
     }
@@ -101,6 +105,7 @@ pub struct Reply {
     bytes: usize,
     deadline: Option<Instant>,
     costly: bool,
+    counted: bool,
     answered: bool,
 }
 
@@ -122,6 +127,7 @@ impl Reply {
             bytes,
             deadline,
             costly: false,
+            counted: false,
             answered: false,
         }
     }
@@ -144,6 +150,24 @@ impl Reply {
             state.costly += 1;
         }
         state.costly
+    }
+
+    /// It counts among the requests of clients that wait at this node until it is answered. If there is no place for it, the words
+    /// with which it is to be refused. The first of a connection has one in any case, and so has whoever is no client.
+    pub fn take_place(&mut self) -> Result<(), String> {
+        let Some(in_flight) = &self.owed.in_flight else {
+            return Ok(());
+        };
+        let mut state = self.owed.state.lock();
+        if state.counted > 0 && in_flight.requests.is_full(0) {
+            drop(state);
+            return Err(in_flight.requests.refuse());
+        }
+        if !std::mem::replace(&mut self.counted, true) {
+            state.counted += 1;
+            in_flight.requests.add(1);
+        }
+        Ok(())
     }
 
     /// True if the connection has ended: nobody will hear the answer.
@@ -213,6 +237,6 @@ impl Drop for Reply {
             let text = format!("{} was dropped without an answer", self.what);
             self.put(&Message::error(ErrorCode::Internal, text));
         }
-        self.owed.remove(self.bytes, self.costly);
+        self.owed.remove(self.bytes, self.costly, self.counted);
     }
 }

@@ -118,6 +118,7 @@ keys! {
     threads: u32 = "0", "Worker threads; 0 is one for each core.";
     clients_max: u32 = "10000", "Most connections of Redis's protocol at a time.";
     in_flight_bytes_max: Size = "0", "Memory for requests and answers of clients that are under way, at all doors together; 0 is an eighth of memory, and 32MiB at least. When it is taken, large requests wait, and are refused after 3 to 6 s. A single one may be larger.";
+    in_flight_requests_max: u32 = "0", "Most requests of clients that wait at a time, at both doors together; 0 is 20 for each millisecond of request_ms and each thread, and not more than one for 512 bytes of in_flight_bytes_max. Beyond, requests that would wait are refused at once; the first of each connection is taken in any case.";
     value_bytes_max: Size = "512MiB", "Largest value that is taken.";
     log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet. When it is full, writers wait.";
     rebuild_pages_max: u32 = "1024", "Most pages that the node has asked other nodes for at a time while it rebuilds buckets. With 0 it rebuilds only what clients ask for.";
@@ -448,6 +449,21 @@ impl Config {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
+    /// The most requests of clients that wait: as many as a slow node answers before their time is over, and as there is memory for.
+    pub fn in_flight_requests(&self) -> usize {
+        if self.in_flight_requests_max > 0 {
+            return self.in_flight_requests_max as usize;
+        }
+        let threads = match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads as usize,
+        };
+        let ms = usize::try_from(self.request_ms.0).unwrap_or(usize::MAX);
+        let in_time = ms.saturating_mul(threads).saturating_mul(REQUESTS_PER_MS);
+        let in_memory = self.in_flight_bytes() / WAITING_REQUEST_BYTES;
+        in_time.clamp(1, in_memory)
+    }
+
     /// The advertised addresses, once the doors are open on `bound` (whose ports are never 0).
     pub fn advertised(&self, bound: &Doors) -> Result<Doors, ConfigError> {
         self.advertise.over(bound).map_err(ConfigError::conflict)
@@ -457,6 +473,10 @@ impl Config {
 const IN_FLIGHT_BYTES_MIN: u64 = 4 << 20;
 /// The least that `in_flight_bytes_max` is by itself.
 const IN_FLIGHT_BYTES_USUAL: u64 = 32 << 20;
+/// What a thread of a slow node answers in a millisecond.
+const REQUESTS_PER_MS: usize = 20;
+/// What a small request takes while it waits.
+const WAITING_REQUEST_BYTES: usize = 512;
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// Below, single updates would go one at a time.
 const LOG_BYTES_MIN: u64 = 1 << 20;

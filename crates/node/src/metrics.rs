@@ -124,6 +124,27 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.running.in_flight.bytes_max() as u64),
     },
     Metric {
+        name: "staves_in_flight_requests",
+        kind: MetricKind::Gauge,
+        unit: "requests",
+        help: "Requests of clients that wait at this node, at both doors.",
+        value: Value::One(|s| s.running.in_flight.requests.waiting() as u64),
+    },
+    Metric {
+        name: "staves_in_flight_requests_max",
+        kind: MetricKind::Gauge,
+        unit: "requests",
+        help: "Most of them, before others are refused.",
+        value: Value::One(|s| s.running.in_flight.requests.max() as u64),
+    },
+    Metric {
+        name: "staves_in_flight_requests_refused_total",
+        kind: MetricKind::Counter,
+        unit: "requests",
+        help: "Requests of clients that were refused because as many waited as may.",
+        value: Value::One(|s| s.running.in_flight.requests.refused_total()),
+    },
+    Metric {
         name: "staves_resp_read_bytes_total",
         kind: MetricKind::Counter,
         unit: "bytes",

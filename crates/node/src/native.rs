@@ -78,7 +78,7 @@ impl Handler for NativeDoor {
 /// Each request goes the way of its [cost](cost::cost).
 fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: Reply) {
     match cost::cost(request.opcode()) {
-        RequestCost::Own => at_once(running, request, reply),
+        RequestCost::Own => at_once(running, peer.hello.role, request, reply),
         RequestCost::Waits => {
             reply.mark_costly();
             apart(running, request, reply);
@@ -104,7 +104,13 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: 
 }
 
 /// Of [`RequestCost::Own`].
-fn at_once(running: &Arc<Running>, request: Message, reply: Reply) {
+fn at_once(running: &Arc<Running>, role: Role, request: Message, mut reply: Reply) {
+    if role == Role::Client
+        && cost::is_of_a_service(request.opcode())
+        && let Err(text) = reply.take_place()
+    {
+        return reply.error(ErrorCode::Busy, text);
+    }
     match request {
         Message::Service(request) => service(running, request, reply),
         Message::FileRead(ask) => files::read(running, ask, reply),

@@ -83,7 +83,7 @@ impl Node {
             running: entry.clone(),
             ordinary: Handle::current(),
         };
-        let in_flight = InFlight::new(config.in_flight_bytes());
+        let in_flight = InFlight::bounded(config.in_flight_bytes(), config.in_flight_requests());
         let net = staves_net::Options {
             in_flight: in_flight.clone(),
             ..staves_net::Options::default()

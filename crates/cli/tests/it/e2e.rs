@@ -27,6 +27,7 @@ mod nfs;
 mod recovery;
 mod scrub;
 mod secrets;
+mod shed;
 mod small;
 mod written;
 

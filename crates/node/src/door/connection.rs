@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
 use staves_model::Time;
-use staves_net::{FREE_BYTES, InFlightPart};
+use staves_net::{FREE_BYTES, InFlightPart, WaitingPart};
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
@@ -77,6 +77,8 @@ struct Executor {
     /// Its part of the node's memory for requests, and the bytes that it held at the last look.
     part: InFlightPart,
     held: usize,
+    /// Its part of the requests that wait at the node.
+    waits: WaitingPart,
     /// Of the next command, if it is a costly one.
     turn: DoorTurn,
     /// A command waits for room in that memory, for so many bytes of values at least.
@@ -124,6 +126,7 @@ impl Connection {
                 op_bytes: 0,
                 part: InFlightPart::new(running.in_flight.clone()),
                 held: 0,
+                waits: WaitingPart::new(running.in_flight.clone()),
                 turn: DoorTurn::None,
                 starved: false,
                 needs: 0,
@@ -457,6 +460,7 @@ impl Executor {
                 self.command(command);
             }
             _ if self.transaction.is_open => self.error(NOT_DONE),
+            Command::Data { .. } if self.waits.is_full(self.places.len()) => self.refuse_place(),
             Command::Data {
                 ops: Ops::One(op),
                 join,

@@ -16,6 +16,14 @@ pub(super) enum RequestCost {
     Much,
 }
 
+/// True for the requests of applications to services: a bound on how many of them wait is theirs alone.
+pub(super) fn is_of_a_service(of: Opcode) -> bool {
+    matches!(
+        of,
+        Opcode::Service | Opcode::FileRead | Opcode::FileFetch | Opcode::FilePut
+    )
+}
+
 /// The cost of each request.
 pub(super) fn cost(of: Opcode) -> RequestCost {
     match of {

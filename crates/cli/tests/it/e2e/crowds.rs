@@ -17,7 +17,7 @@ use super::floods::{Client, MIB, RESIDENT_MAX, resident_max, set};
 use super::*;
 
 /// A connection of a client, after the hello.
-fn native(node: &Node) -> TcpStream {
+pub(super) fn native(node: &Node) -> TcpStream {
     let mut socket = TcpStream::connect(&node.native).expect("it listens");
     socket.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let hello = Message::Hello(Identity::client(ClusterId(0)).hello());
@@ -26,7 +26,7 @@ fn native(node: &Node) -> TcpStream {
     socket
 }
 
-fn frames(messages: impl IntoIterator<Item = Message>) -> Vec<u8> {
+pub(super) fn frames(messages: impl IntoIterator<Item = Message>) -> Vec<u8> {
     let mut bytes = bytes::BytesMut::new();
     for (request, message) in (1..).zip(messages) {
         let envelope = Envelope {
@@ -40,7 +40,7 @@ fn frames(messages: impl IntoIterator<Item = Message>) -> Vec<u8> {
 }
 
 /// The next message's kind.
-fn opcode(socket: &mut TcpStream) -> Opcode {
+pub(super) fn opcode(socket: &mut TcpStream) -> Opcode {
     let mut header = [0; HEADER_BYTES];
     socket.read_exact(&mut header).expect("an answer");
     let header = Header::decode(&header).expect("the node speaks well");

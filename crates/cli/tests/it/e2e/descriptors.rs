@@ -59,7 +59,7 @@ pub fn page(port: u16, path: &str) -> String {
 }
 
 /// The number behind a name on the page of metrics.
-fn figure(page: &str, name: &str) -> u64 {
+pub(super) fn figure(page: &str, name: &str) -> u64 {
     let number = page.lines().find_map(|line| line.strip_prefix(name));
     number.expect(name).trim().parse().expect("a number")
 }

@@ -14,6 +14,7 @@ impl Connection {
             false => self.parser.wanted(self.input.len()),
         };
         let executor = &mut self.executor;
+        executor.waits.set(executor.places.len());
         executor.held = self.input.len() + executor.held_bytes();
         if !executor.starved && executor.part.try_set(executor.held + lacking) {
             if !executor.needs_memory {
@@ -71,6 +72,13 @@ impl Executor {
         self.places.release(&mut self.output);
         // What is behind it sets out in the next round.
         self.held_back = self.remote.is_ready();
+    }
+
+    /// As many requests wait at the node as may, one of this connection among them: this one is refused.
+    pub(super) fn refuse_place(&mut self) {
+        let text = self.running.in_flight.requests.refuse();
+        let out = self.places.tail(&mut self.output);
+        out.failure(ErrorCode::Busy, &text);
     }
 
     pub(super) fn waits_for_memory(&self) -> bool {
