@@ -473,9 +473,9 @@ impl Config {
 const IN_FLIGHT_BYTES_MIN: u64 = 4 << 20;
 /// The least that `in_flight_bytes_max` is by itself.
 const IN_FLIGHT_BYTES_USUAL: u64 = 32 << 20;
-/// What a thread of a slow node answers in a millisecond.
+/// Requests that a thread of a slow node answers in a millisecond.
 const REQUESTS_PER_MS: usize = 20;
-/// What a small request takes while it waits.
+/// Memory of a small request that waits.
 const WAITING_REQUEST_BYTES: usize = 512;
 const MEMORY_BYTES_MIN: u64 = 16 << 20;
 /// Below, single updates would go one at a time.

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use staves_model::mutant::{Mutant, planted};
+
 use super::InFlight;
 use crate::refusals::Refusals;
 
@@ -45,7 +47,7 @@ impl WaitingRequests {
     /// True if one more has no place, beside so many that are not counted yet.
     #[inline]
     pub(crate) fn is_full(&self, uncounted: usize) -> bool {
-        self.waiting() + uncounted >= self.max
+        self.waiting() + uncounted >= self.max && !planted(Mutant::WaitsWithoutBound)
     }
 
     /// Refuses one: the words for it.

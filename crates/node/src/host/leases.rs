@@ -226,6 +226,11 @@ mod tests {
                 "host::cell::tests::a_write_whose_connection_has_ended_gives_its_number_back",
                 "the other's may be asked again",
             ),
+            of(
+                Mutant::WaitsWithoutBound,
+                "door::connection::tests::a_connection_has_no_place_beyond_the_bound_but_its_first",
+                "a third of one has none",
+            ),
         ]);
     }
 }

@@ -18,6 +18,18 @@ fn operations_of_a_command_keep_their_order_while_their_bucket_comes() {
     assert_eq!(left.try_unless_gone(Some(4), || comes(4)), Tried::Given(4));
 }
 
+#[test]
+fn a_connection_has_no_place_beyond_the_bound_but_its_first() {
+    let in_flight = staves_net::InFlight::bounded(1, 2);
+    let (mut one, other) = (
+        WaitingPart::new(in_flight.clone()),
+        WaitingPart::new(in_flight),
+    );
+    one.set(2);
+    assert!(one.is_full(2), "a third of one has none");
+    assert!(!other.is_full(0), "and the other's first has");
+}
+
 /// A connection ends while one interrupted write lies in its completions and another waits to set out.
 #[test]
 fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
