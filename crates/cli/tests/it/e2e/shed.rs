@@ -60,7 +60,21 @@ fn what_waits_beyond_a_bound_is_refused_at_once() {
         );
         std::thread::sleep(Duration::from_millis(100));
     }
-    // The native door refuses by itself what is too much, and neither figures nor maps.
+    the_native_door_refuses(node);
+    cluster.signal_all_but_the_first("-CONT");
+    let answers: Vec<String> = clients
+        .iter_mut()
+        .flat_map(|client| (0..ASKED).map(|_| client.line()).collect::<Vec<_>>())
+        .collect();
+    let words =
+        format!("-TRYAGAIN {MAX} requests wait at this node already (in_flight_requests_max)");
+    let refused = answers.iter().filter(|line| line.starts_with(&words));
+    assert!(refused.count() >= CLIENTS * ASKED / 2, "{:?}", answers[1]);
+    goes_on(node);
+}
+
+/// The first request of a connection is taken, the others are refused, and what no application asks of a service is answered.
+fn the_native_door_refuses(node: &Node) {
     let mut socket = native(node);
     let get = OwnedOp::Get { key: "some".into() };
     let ask = Message::Service(ServiceRequest {
@@ -87,16 +101,6 @@ fn what_waits_beyond_a_bound_is_refused_at_once() {
         waited < PATIENCE / 4,
         "they waited like the others: {waited:?}"
     );
-    cluster.signal_all_but_the_first("-CONT");
-    let answers: Vec<String> = clients
-        .iter_mut()
-        .flat_map(|client| (0..ASKED).map(|_| client.line()).collect::<Vec<_>>())
-        .collect();
-    let words =
-        format!("-TRYAGAIN {MAX} requests wait at this node already (in_flight_requests_max)");
-    let refused = answers.iter().filter(|line| line.starts_with(&words));
-    assert!(refused.count() >= CLIENTS * ASKED / 2, "{:?}", answers[1]);
-    goes_on(node);
 }
 
 /// All that is left of it is served, and as many requests at a time as before.
