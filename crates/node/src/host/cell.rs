@@ -107,8 +107,7 @@ impl Cell {
 
     /// Something was changed past the bucket's events: it is looked after until it rests again.
     pub(crate) fn stir(&self, host: &Host) {
-        let wakes = self.lock().wakes();
-        if wakes {
+        if self.lock().wakes() {
             host.look_after(self);
         }
     }

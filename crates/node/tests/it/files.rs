@@ -712,7 +712,7 @@ fn half_open_server() -> std::net::SocketAddr {
     address
 }
 
-/// Regression: one object that a server refused kept a home from the whole dataset for ten seconds.
+/// Regression: an object that a server refused kept a home from the whole dataset for 10 s.
 #[test]
 fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
     let cluster = cluster(1, 48 << 20);
@@ -748,9 +748,7 @@ fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
             other => panic!("{other:?}"),
         }
     };
-    wait_until("the node's files follow the map", || {
-        fetch("first").is_some()
-    });
+    wait_until("it follows the map", || fetch("first").is_some());
     for file in 0..20 {
         assert_eq!(fetch(&format!("no{file}")), None);
         let bytes = fetch(&format!("a{file}")).expect("the home reads on");
