@@ -356,7 +356,8 @@ fn find(wanted: &str) -> Result<Vec<Code>, Failure> {
         .trim_start_matches('-')
         .to_ascii_lowercase()
         .replace('_', "-");
-    let number = word.parse().ok();
+    // '-OOM' is how Redis's protocol begins an error; '-1' is no number of ours.
+    let number = wanted.parse().ok();
     let is = |code: &Code| {
         code.word().eq_ignore_ascii_case(&word) || (number.is_some() && code.number() == number)
     };
@@ -448,6 +449,13 @@ mod tests {
         assert!(listed.iter().all(|text| far.contains(text)), "{far}");
         assert_eq!(find("moved"), Ok(vec![Code::Redis(Redis::Moved)]));
         assert_eq!(find("12"), Ok(vec![Code::Wire(ErrorCode::Deadline)]));
-        assert!(find("0").is_err(), "0 is no code");
+        for none in ["0", "-1", "-12", "4294967297", ""] {
+            let told = find(none).expect_err("no code").to_string();
+            assert!(
+                told.contains(&format!("no error code '{none}'"))
+                    && told.contains("staves explain"),
+                "{told}"
+            );
+        }
     }
 }

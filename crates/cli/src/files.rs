@@ -161,7 +161,10 @@ fn is_there(session: &Cluster, dataset: &str, path: &[u8]) -> anyhow::Result<()>
 fn known<'a>(map: &'a ClusterMap, name: &str) -> anyhow::Result<&'a Pool> {
     map.dataset(name).map(|(pool, _)| pool).ok_or_else(|| {
         let text =
-            format!("there is no dataset '{name}'; 'staves files list' shows those there are");
+            match map.pool_named(name) {
+                Some(_) => format!("'{name}' is a pool, and no dataset has that name; 'staves files list' shows those there are"),
+                None => format!("there is no dataset '{name}'; 'staves files list' shows those there are"),
+            };
         Failure::NotFound(text).into()
     })
 }

@@ -349,7 +349,7 @@ fn unmount_with(parent: u32, dir: PathBuf) {
 }
 
 /// This machine's name, for people.
-fn host() -> String {
+pub fn host() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
     name.map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned())
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use staves_node::status::{AgainFacts, NodeFacts, NodeStatus, PoolStatus, State, StatusReport};
+use staves_node::status::{
+    AgainFacts, NodeFacts, NodeStatus, PoolStatus, State, StatusReport, full_name,
+};
 
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
@@ -47,7 +49,10 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
         for lack in node.facts.iter().flat_map(|facts| &facts.lacking) {
             text += &format!(
                 "\n{} of {} is pinned, and {} has not all of its part in memory: {}",
-                lack.path, lack.dataset, node.name, lack.why
+                lack.path,
+                lack.dataset,
+                full_name(nodes, node),
+                lack.why
             );
         }
     }
@@ -69,7 +74,8 @@ fn forgetful_voters(nodes: &[NodeStatus]) -> Option<String> {
         .iter()
         .filter(|node| node.votes || node.leads_directory)
         .partition(|node| node.durable);
-    let names: Vec<&str> = forgetful.iter().map(|node| &*node.name).collect();
+    let names = forgetful.iter().map(|node| full_name(nodes, node));
+    let names: Vec<String> = names.collect();
     let names = names.join(", ");
     let remedy = "nodes that are started with --data vote instead";
     match (&forgetful[..], &durable[..]) {
@@ -90,7 +96,10 @@ fn forgetful_voters(nodes: &[NodeStatus]) -> Option<String> {
 /// The progress of fetching again the blocks of files that a lost node alone had.
 fn fetching_again(nodes: &[NodeStatus], again: &AgainFacts) -> String {
     let lost = nodes.iter().find(|node| node.id == again.node);
-    let lost = lost.map_or_else(|| format!("node {}", again.node), |node| node.name.clone());
+    let lost = lost.map_or_else(
+        || format!("node {}", again.node),
+        |node| full_name(nodes, node),
+    );
     let (done, all) = (bytes(again.done_bytes), bytes(again.bytes));
     format!("fetching again what only {lost} had of files: {done} of {all}")
 }

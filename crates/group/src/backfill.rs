@@ -238,6 +238,9 @@ impl MemberState {
 
     /// A client waits for these pages: ask for what is lacking of them now, whatever else is under way.
     pub fn demand(&mut self, ctx: &Ctx<'_>, page: u32, count: u32, out: &mut Effects) {
+        if planted(Mutant::DemandNotSent) {
+            return;
+        }
         let end = page.saturating_add(count);
         let mut at = page;
         while let Some(first) = self.table.next_absent(at).filter(|first| *first < end) {

@@ -186,6 +186,7 @@ mutants! {
         RestsBeforeApplied = 1074,
         RestingReadAsksNobody = 1075,
         SilenceUnseenAtRest = 1076,
+        DemandNotSent = 1077,
         WaitsWithoutBound = 1079,
     ]
     /// Those of the patience of the detector and of the planner, which their own tests see.

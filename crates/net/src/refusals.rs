@@ -62,6 +62,8 @@ pub struct RefusedConnections {
     pub descriptors: Refusals,
     /// Those that did not prove the secret.
     pub secret: Refusals,
+    /// Those of clients of Redis's protocol, which is spoken at another port.
+    pub protocol: Refusals,
     /// The system gave no socket.
     pub not_accepted: Refusals,
 }

@@ -44,7 +44,7 @@ pub(crate) async fn serve<H: Handler>(
     };
     let hello = tokio::time::timeout(
         options.connect_timeout,
-        greet(&mut socket, &mut input, &shared),
+        greet(&mut socket, addr, &mut input, &shared),
     );
     let (hello, _place) = hello
         .await

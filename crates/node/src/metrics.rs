@@ -492,6 +492,7 @@ pub const METRICS: &[Metric] = &[
             "reason",
             &[
                 ("descriptors", |s| s.running.refused.descriptors.total()),
+                ("protocol", |s| s.running.refused.protocol.total()),
                 ("secret", |s| s.running.refused.secret.total()),
                 ("too-many", |s| s.running.refused.too_many.total()),
                 ("not-accepted", |s| {

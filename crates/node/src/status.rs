@@ -15,6 +15,7 @@
 //! the directory has a leader. A node that is drained on request is only mentioned, as long
 //! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
+mod names;
 mod sentence;
 mod unopened;
 mod waits;
@@ -31,6 +32,7 @@ use staves_model::{
 };
 use staves_store::EXTENT_BYTES;
 
+pub use self::names::full_name;
 pub(crate) use self::unopened::UnopenedGroups;
 
 /// The health of the cluster.

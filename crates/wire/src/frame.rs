@@ -363,7 +363,11 @@ impl Decoder {
     fn next_frame(&mut self, buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, FrameError> {
         if self.header.is_none() {
             let Some(bytes) = buffer.first_chunk::<HEADER_BYTES>() else {
-                return Ok(None);
+                // Who speaks another protocol may wait for an answer to less than a header.
+                return match buffer.first_chunk::<4>() {
+                    Some(first) if *first != MAGIC => Err(FrameError::Magic(*first)),
+                    _ => Ok(None),
+                };
             };
             self.header = Some(Header::decode(bytes)?);
             buffer.advance(HEADER_BYTES);

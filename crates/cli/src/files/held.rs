@@ -161,10 +161,16 @@ impl ResidentBlocks {
     }
 }
 
-/// A node's name for people: its id, if the map has no such node.
+/// A node's name for people: its id, if the map has no such node, and both, if another has that name.
 pub fn name_of(map: &ClusterMap, node: NodeId) -> String {
-    let known = map.nodes.get(&node);
-    known.map_or_else(|| node.to_string(), |known| known.name.clone())
+    let Some(known) = map.nodes.get(&node) else {
+        return node.to_string();
+    };
+    let same = map.nodes.values().filter(|other| other.name == known.name);
+    match same.count() {
+        0 | 1 => known.name.clone(),
+        _ => format!("{} (node {node})", known.name),
+    }
 }
 
 /// Bytes of some parts of a block of a file that ends where it does.

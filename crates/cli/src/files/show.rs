@@ -12,10 +12,12 @@ use staves_wire::ErrorCode;
 use tokio::time::timeout_at;
 
 use super::held::{ResidentBlocks, held, name_of, percent};
+use crate::mount::host;
+
 use super::{FoundFile, aside, files_below, known, late, open_by, pins, source_of};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Code;
-use staves_cli_common::failure;
+use staves_cli_common::failure::{self, Failure};
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, table};
 
@@ -24,6 +26,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Shows a dataset: sums, and each of its files if `each`.
 pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Result<()> {
+    not_away_here(session, name)?;
     let listed = listed(session, name);
     let (data, files) = listed.map_err(|error| with_outage(session, name, error))?;
     let (pool, map) = data.pool();
@@ -50,6 +53,24 @@ pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Re
         true => format!("{}\n{}", shown.list(&map), shown.sums(&map)),
         false => shown.sums(&map),
     })
+}
+
+/// Fails at once where a mount of this machine has no answer of the source. A file system in user space that hangs holds whoever asks it
+/// beyond the end of the process.
+fn not_away_here(session: &Cluster, name: &str) -> anyhow::Result<()> {
+    let Ok(report) = session.status_by(Instant::now() + session.left() / 4) else {
+        return Ok(());
+    };
+    let here = format!("{}:", host());
+    let facts = report.nodes.iter().filter_map(|node| node.facts.as_ref());
+    let mut away = facts.flat_map(|facts| &facts.away);
+    if !away.any(|one| one.dataset == name && one.by.starts_with(&here)) {
+        return Ok(());
+    }
+    match report.away().remove(name) {
+        Some(text) => Err(Failure::Wire(ErrorCode::Unreachable, text).into()),
+        None => Ok(()),
+    }
 }
 
 /// The files that the source has now. Most of the time is for it: a source that is silent is to be explained.

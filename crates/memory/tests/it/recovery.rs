@@ -1,6 +1,8 @@
 //! Reads and writes while a lost bucket is rebuilt (row H6).
 
+use staves_hunts::{Hunt, hunt};
 use staves_model::CHUNK_BYTES;
+use staves_model::mutant::Mutant;
 use staves_wire::ErrorCode;
 use staves_wire::memory::Action;
 use staves_wire::service::Answer;
@@ -229,4 +231,14 @@ fn a_wait_for_memory_is_not_a_refusal_in_the_next_epoch() {
     for token in waits {
         assert_eq!(c.wait(token), Answer::Ok);
     }
+}
+
+/// Row H6: pages come out of turn because somebody asks for them, and not by chance.
+#[test]
+fn a_rebuild_that_lets_clients_wait_for_their_pages_turn_is_found() {
+    hunt(&[Hunt {
+        mutant: Mutant::DemandNotSent,
+        test: "recovery::h6_pages_that_are_asked_for_are_rebuilt_first",
+        shows: "it did not wait for all",
+    }]);
 }

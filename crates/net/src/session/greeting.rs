@@ -1,5 +1,7 @@
 //! The greeting of an accepted connection: the hello, the proof of the secret where there is one, and a place.
 
+use std::net::SocketAddr;
+
 use bytes::{Bytes, BytesMut};
 use staves_wire::frame::{self, Envelope, Incoming, VERSION_MAX, VERSION_MIN};
 use staves_wire::hello::{Challenge, Hello, Prove, Proven, Role, SECRET_BYTES, Welcome};
@@ -12,9 +14,24 @@ use super::Input;
 use crate::secret::{Prover, Secret, Secrets, nonce};
 use crate::server::{Handler, ServerShared};
 
+/// The answer to a client of Redis's protocol, in its words.
+const REDIS_REFUSAL: &[u8] = b"-ERR this port speaks the native protocol of Staves; Redis's protocol is spoken at the port that the node \
+    serves it at (--resp, 6379 if not given)\r\n";
+
+/// True for the first bytes of a command of Redis's protocol, or of the commonest of those that people type.
+fn speaks_redis(first: &[u8]) -> bool {
+    let typed = |word: &[u8]| {
+        let typed = first.get(..word.len());
+        typed.is_some_and(|typed| typed.eq_ignore_ascii_case(word))
+    };
+    let is_array = matches!(first, [b'*', digit, ..] if digit.is_ascii_digit());
+    is_array || typed(b"ping\r\n") || typed(b"info\r\n")
+}
+
 /// The hello, and our answer to it.
 pub(super) async fn greet<H: Handler>(
     socket: &mut TcpStream,
+    addr: SocketAddr,
     input: &mut Input,
     shared: &ServerShared<H>,
 ) -> Result<(Hello, OwnedSemaphorePermit), String> {
@@ -24,6 +41,14 @@ pub(super) async fn greet<H: Handler>(
     {
         Ok(Some(incoming)) => incoming,
         Ok(None) => return Err("it left before its hello".to_owned()),
+        Err(reason) if speaks_redis(&input.buffer) => {
+            shared.refused.protocol.add(|unsaid| {
+                tracing::warn!(%addr, unsaid, "a client of Redis's protocol was refused at the native port: it is to use the port of --resp");
+            });
+            // If it fails, the client has left.
+            let _ = socket.write_all(REDIS_REFUSAL).await;
+            return Err(reason);
+        }
         Err(reason) => {
             say(
                 socket,

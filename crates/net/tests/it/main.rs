@@ -5,6 +5,7 @@ mod common;
 mod connection;
 mod hostile;
 mod peers;
+mod redis;
 mod secret;
 mod stalled;
 mod turns;

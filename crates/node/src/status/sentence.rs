@@ -1,5 +1,6 @@
 //! The report in one plain sentence: how it is, why, what is done about it, what may still happen.
 
+use super::names::full_name;
 use super::{PoolStatus, State, StatusReport};
 
 pub(super) fn sentence(report: &StatusReport) -> String {
@@ -47,7 +48,7 @@ fn nodes(report: &StatusReport) -> String {
             .nodes
             .iter()
             .filter(|node| which(node))
-            .map(|node| node.name.clone());
+            .map(|node| full_name(&report.nodes, node));
         names.collect::<Vec<_>>()
     };
     let mut text = format!("{} up", count(up as u32, "node"));
@@ -97,7 +98,7 @@ fn nodes(report: &StatusReport) -> String {
     }
     for node in report.nodes.iter().filter(|node| drains(node)) {
         if let Some(what) = &node.waits_for {
-            text += &format!(" ({} waits: {what})", node.name);
+            text += &format!(" ({} waits: {what})", full_name(&report.nodes, node));
         }
     }
     text
@@ -212,8 +213,8 @@ fn loading(pool: &PoolStatus) -> Option<String> {
 /// The pools that have used up their memory somewhere.
 fn full(report: &StatusReport) -> Vec<String> {
     let at = |nodes: &[&super::NodeStatus]| {
-        let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
-        listed(&names)
+        let names = nodes.iter().map(|node| full_name(&report.nodes, node));
+        listed(&names.collect::<Vec<_>>())
     };
     let text = |(name, nodes): (&str, Vec<&super::NodeStatus>)| {
         let memory = |pool: &PoolStatus| pool.name == name && pool.kind == "memory";
@@ -237,7 +238,7 @@ fn refused(report: &StatusReport) -> Option<String> {
         .nodes
         .iter()
         .filter(refuse)
-        .map(|node| node.name.clone())
+        .map(|node| full_name(&report.nodes, node))
         .collect();
     (!nodes.is_empty()).then(|| {
         format!(
@@ -309,7 +310,7 @@ pub(super) fn no_leader(report: &StatusReport) -> String {
     let voters = count(all as u32, "voter");
     let name = |id: &u64| {
         let node = report.nodes.iter().find(|node| node.id == *id);
-        node.map_or(format!("node {id}"), |node| node.name.clone())
+        node.map_or(format!("node {id}"), |node| full_name(&report.nodes, node))
     };
     let names = listed(&missed.iter().map(name).collect::<Vec<_>>());
     let who = format!("of its {voters} {names} {} not answer", do_(missed.len()));

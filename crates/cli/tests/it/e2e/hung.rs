@@ -286,15 +286,17 @@ fn d11_a_source_that_is_away_is_told_and_what_is_in_memory_is_opened() {
             true => source.gate.is_broken.store(true, Ordering::Relaxed),
             false => source.gate.set(true),
         }
-        cluster.wait_for("it is said", 0, |s| warnings(s).contains(away));
+        cluster.wait_for("it is said, by a mount too", 0, |s| {
+            let nodes = s["nodes"].as_array().expect("nodes");
+            let mut facts = nodes.iter().map(|node| node["facts"]["away"].to_string());
+            warnings(s).contains(away) && facts.any(|away| away.contains("/one"))
+        });
         assert_eq!(strict(), Some(5));
         assert!(away_seconds(&cluster) > 0);
-        // The kernel lets no process end that waits for what a file server in user space has begun.
-        if is_broken {
-            let shown = cluster.run(0, &["files", "show", "source"]);
-            assert_ne!(shown.code, Some(0));
-            assert!(shown.stderr.contains(away), "{}", shown.stderr);
-        }
+        // The kernel lets no process end that waits for what a file server in user space has begun: it must not be asked.
+        let shown = cluster.run(0, &["files", "show", "source"]);
+        assert_ne!(shown.code, Some(0));
+        assert!(shown.stderr.contains(away), "{}", shown.stderr);
         for point in &points {
             let (folder, want) = (point.0.clone(), whole.clone());
             within("what is in memory", move || {

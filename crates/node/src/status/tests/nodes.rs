@@ -247,3 +247,19 @@ fn many_names_are_cut_short() {
     (9..=10).for_each(|id| ten.down(id));
     assert!(ten.says().1.contains("8 nodes up, n9 and n10 down;"));
 }
+
+/// Regression: "n3 and n3 down": nobody could tell which nodes to forget.
+#[test]
+fn dead_nodes_of_one_name_are_told_with_their_ids() {
+    let mut five = cluster(5, "1+2");
+    for id in [3, 4, 5] {
+        let node = five.map.nodes.get_mut(&NodeId(id)).expect("one of five");
+        node.name = if id == 5 { "n5" } else { "box" }.into();
+        node.state = NodeState::Down;
+    }
+    let sentence = five.report().sentence;
+    assert!(
+        sentence.contains(" 2 nodes up, box (node 3), box (node 4) and n5 down;"),
+        "{sentence}"
+    );
+}
