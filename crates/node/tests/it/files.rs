@@ -716,11 +716,10 @@ fn half_open_server() -> std::net::SocketAddr {
 #[test]
 fn what_a_server_refuses_is_one_file_until_it_refuses_all() {
     let cluster = cluster(1, 48 << 20);
-    let source = format!("http://{}/data", half_open_server());
     let change = Change::SetDataset {
         pool: POOL.into(),
         name: "web".into(),
-        source,
+        source: format!("http://{}/data", half_open_server()),
     };
     cluster.nodes[0].propose(&change).unwrap();
     let fetch = |path: &str| {
