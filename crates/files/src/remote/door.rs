@@ -111,7 +111,7 @@ fn open(address: &Address, find: &Find) -> Result<Opened, String> {
         .with_connect_timeout(CONNECT)
         .with_read_timeout(SILENCE)
         .with_timeout(TOTAL);
-    let failed = |error: object_store::Error| failure::reason(&error);
+    let failed = |error: object_store::Error| failure::no_client(&error);
     let (store, pages, keys, credentials): (Arc<dyn ObjectStore>, _, _, _) = match &address.server {
         Server::Bucket { name, .. } => {
             let settings = settings(address, find()?);

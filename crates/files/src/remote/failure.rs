@@ -86,14 +86,32 @@ pub fn certificate(why: &str) -> String {
     if why != "UnknownIssuer" {
         return format!("the server's certificate is not accepted: {why}");
     }
-    let is = match std::env::var_os("SSL_CERT_FILE") {
-        Some(file) => format!("which is {} now", file.display()),
-        None => "which is not set".to_owned(),
-    };
+    let is = trusted();
     format!(
         "nobody whom this machine trusts has signed the server's certificate ({why}): if it is of your own authority, name the file of \
          that one's certificate in SSL_CERT_FILE ({is}), for this program and for the nodes"
     )
+}
+
+/// The reason that no client could be made, and the remedy.
+pub fn no_client(error: &dyn std::error::Error) -> String {
+    let why = reason(error);
+    if !why.contains("CA certificates") {
+        return why;
+    }
+    let is = trusted();
+    format!(
+        "{why}: install those of your system (ca-certificates), or name a file of some in SSL_CERT_FILE ({is}), for this program and for \
+         the nodes"
+    )
+}
+
+/// The file of the certificates of those whom this process trusts.
+fn trusted() -> String {
+    match std::env::var_os("SSL_CERT_FILE") {
+        Some(file) => format!("which is {} now", file.display()),
+        None => "which is not set".to_owned(),
+    }
 }
 
 /// The status that a server answered with. The library has it in its words only.

@@ -25,6 +25,7 @@ fn read_by_another(url: &str, certificates: &Path) -> Output {
         .args(["--ignored", "--nocapture"])
         .env("STAVES_TEST_URL", url)
         .env("SSL_CERT_FILE", certificates)
+        .env_remove("SSL_CERT_DIR")
         .output()
         .expect("it runs")
 }
