@@ -293,6 +293,17 @@ impl Coordination {
         }
     }
 
+    /// Members that cannot do what this change waits for, or have not for longer than their nodes would take.
+    fn stuck(&self, ctx: &Ctx<'_>) -> Vec<MemberSlot> {
+        let waited = ctx.now.since(self.since);
+        let mut slots = self.unable.clone();
+        if waited >= ctx.options.stuck_after && !self.all_synced() {
+            let late = |slot: &MemberSlot| waited >= ctx.patience(self.group.member(*slot));
+            slots.extend(self.missing().into_iter().filter(late));
+        }
+        slots.into_iter().collect()
+    }
+
     // Who has not done what this change waits for.
     fn missing(&self) -> Vec<MemberSlot> {
         match self.plan {
@@ -361,13 +372,7 @@ impl Member {
         }
         let still = stood_still(&mut coordination.ticked_at, now, ctx.options);
         coordination.since = (coordination.since + still).min(now);
-        let late =
-            now.since(coordination.since) >= ctx.options.stuck_after && !coordination.all_synced();
-        let slots: Vec<MemberSlot> = if late {
-            coordination.missing()
-        } else {
-            coordination.unable.iter().copied().collect()
-        };
+        let slots = coordination.stuck(&ctx);
         if !slots.is_empty() {
             let epoch = coordination.epoch();
             out.directory.push(DirectoryCall::Stuck {
@@ -436,6 +441,9 @@ impl Member {
             coordination.unable.insert(slot);
             return;
         }
+        let (took, stuck_after) = (now.since(coordination.since), self.options.stuck_after);
+        let slowness = &self.options.slowness;
+        slowness.answered(from.node, now, took, stuck_after);
         coordination.unable.remove(&slot);
         if coordination.done.insert(slot) && coordination.all_synced() {
             self.coordinate(now, out);

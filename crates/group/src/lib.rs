@@ -39,7 +39,7 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
-//! state; `peer`, `reservation`: what a data bucket knows of the others. `update`: rules 1 to 6; `rest`: rule 19; `sums`: deltas with
+//! state; `peer`, `reservation`: what a data bucket knows of the others; `slowness`: how late nodes answer. `update`: rules 1 to 6; `rest`: rule 19; `sums`: deltas with
 //! m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`, `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
@@ -59,6 +59,7 @@ mod reservation;
 mod rest;
 mod scrub;
 mod seal;
+mod slowness;
 mod state;
 mod stream;
 mod sums;
@@ -74,6 +75,7 @@ pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
 pub use requests::{CLIENTS_MAX, NUMBER_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};
+pub use slowness::Slowness;
 pub use state::{Applied, Durability, Effects, Options};
 pub use stream::{Log, Stream};
 pub use table::{PageTable, Shape};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_model::{
-    DirectoryCall, Epoch, Group, GroupId, MemberId, MemberSlot, NodeId, Time, mutant::Mutant,
-    mutant::planted,
+    DirectoryCall, Epoch, Group, GroupId, Member, MemberId, MemberSlot, NodeId, Time,
+    mutant::Mutant, mutant::planted,
 };
 use staves_store::{Budget, Journal, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage};
@@ -13,6 +13,7 @@ use staves_wire::group::{Delta, GroupEnvelope, GroupMessage};
 use crate::backfill::Backfill;
 use crate::peer::Peer;
 use crate::reservation::Reservation;
+use crate::slowness::Slowness;
 use crate::stream::Stream;
 use crate::table::{PageTable, Shape};
 
@@ -46,8 +47,10 @@ pub struct Options {
     /// Deltas not acknowledged for so long are sent again; after longer and longer, up to eight times as
     /// long, while the member does not answer at all.
     pub resend_after: Duration,
-    /// A member that has not answered for so long is reported to the directory.
+    /// A member that has not answered for so long is reported to the directory; later where its node is slow.
     pub stuck_after: Duration,
+    /// The slowness of other nodes: members made with the same options share it.
+    pub slowness: Arc<Slowness>,
     /// Most bytes of deltas that a stream's log holds (I10); a full log pushes back on clients.
     pub log_bytes_max: usize,
     /// Most bytes of deltas in one message.
@@ -75,6 +78,7 @@ impl Default for Options {
             heartbeat_every: Duration::from_millis(100),
             resend_after: Duration::from_millis(60),
             stuck_after: Duration::from_millis(800),
+            slowness: Arc::default(),
             log_bytes_max: 8 << 20,
             message_bytes_max: 512 << 10,
             // Enough under way to keep all sources busy, and little enough to stay in a processor's cache.
@@ -191,6 +195,20 @@ pub(crate) struct Ctx<'a> {
 }
 
 impl Ctx<'_> {
+    /// A node has answered after so long.
+    pub fn answered(&self, node: NodeId, took: Duration) {
+        let (slowness, stuck_after) = (&self.options.slowness, self.options.stuck_after);
+        slowness.answered(node, self.now, took, stuck_after);
+    }
+
+    /// The time after which a listed member is stuck.
+    pub fn patience(&self, member: Option<&Member>) -> Duration {
+        let (slowness, stuck_after) = (&self.options.slowness, self.options.stuck_after);
+        member.map_or(stuck_after, |x| {
+            slowness.patience(x.id.node, self.now, stuck_after)
+        })
+    }
+
     /// A message to a member, as [`Effects::sends`] has it.
     pub fn addressed(
         &self,

@@ -234,6 +234,7 @@ impl MemberState {
         let view = self.view.clone();
         let news = self.news();
         let (last, stable) = (self.own().prefix, self.own().stable);
+        let stuck_after = ctx.options.stuck_after;
         let mut stuck = Vec::new();
         for slot in view.protectors(self.slot.index()) {
             let peer = &mut self.peers[slot.index()];
@@ -245,9 +246,9 @@ impl MemberState {
                 peer.send_again(ctx.now);
                 peer.repeats = (peer.repeats + 2).min(REPEATS_MAX);
             }
-            let silent = !peer.rests && ctx.now.since(peer.heard_at) >= ctx.options.stuck_after;
-            let unmoved = ctx.now.since(peer.moved_at) >= ctx.options.stuck_after;
-            if silent || unmoved {
+            let silent = if peer.rests { ctx.now } else { peer.heard_at };
+            let late = ctx.now.since(silent.min(peer.moved_at));
+            if late >= stuck_after && late >= ctx.patience(view.member(slot)) {
                 stuck.push(slot);
             }
             let late = ctx.now.since(peer.sent_at) >= ctx.options.heartbeat_every;
@@ -317,6 +318,9 @@ impl MemberState {
                     epoch == self.epoch && self.view.member(slot).is_some_and(|x| x.id == from);
                 let own = self.serving() && usize::from(stream) == self.slot.index();
                 let known = slot.index() >= self.streams.len() && slot.index() < self.peers.len();
+                if own && known {
+                    ctx.answered(from.node, ctx.now.since(clock));
+                }
                 if own && known && (current || planted(Mutant::OldIncarnationCounted)) {
                     self.acknowledged(ctx, slot, (prefix, synced), gap, clock, out);
                     let peer = &mut self.peers[slot.index()];

@@ -187,6 +187,7 @@ mutants! {
         RestingReadAsksNobody = 1075,
         SilenceUnseenAtRest = 1076,
         DemandNotSent = 1077,
+        SlownessForgotten = 1078,
         WaitsWithoutBound = 1079,
     ]
     /// Those of the patience of the detector and of the planner, which their own tests see.

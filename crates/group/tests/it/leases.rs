@@ -48,5 +48,10 @@ fn a_planted_bug_of_leases_is_seen() {
             test: "pace::who_lacks_processor_time_calls_others_stuck_later",
             shows: "of which 0.6 count",
         },
+        Hunt {
+            mutant: Mutant::SlownessForgotten,
+            test: "pace::a_copy_whose_node_answers_late_is_not_stuck",
+            shows: "it is slow",
+        },
     ]);
 }

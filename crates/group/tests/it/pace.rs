@@ -84,6 +84,58 @@ fn a_copy_behind_a_slow_way_is_not_sent_the_window_again_and_again() {
     assert!((20..=60).contains(&sent), "{sent} deltas were sent");
 }
 
+/// A node that lacks processor time answers later and later. It is called stuck only once it answers nothing for far longer.
+#[test]
+fn a_copy_whose_node_answers_late_is_not_stuck() {
+    let mut cluster = TestGroup::new(1, 2, 0);
+    assert!(!cluster.write(0, b"asks for memory"));
+    let slow = NodeId(3);
+    cluster.silent = Some(slow);
+    let mut way: VecDeque<(usize, GroupEnvelope)> = VecDeque::new();
+    for tick in 0..600 {
+        if tick % 10 == 0 {
+            assert!(cluster.write(0, b"8 bytes."));
+        }
+        cluster.ticks(1);
+        // It takes up to 1.5 s for an answer; each comes later than the one before.
+        let late = (tick / 2).min(150);
+        let sent = std::mem::take(&mut cluster.kept_back).into_iter();
+        way.extend(sent.map(|(_, envelope)| (tick + late, envelope)));
+        while let Some((_, envelope)) = way.pop_front_if(|(at, _)| *at <= tick) {
+            cluster.step(2, Event::Message(envelope));
+        }
+        // A pause in its answers for longer than others are given.
+        if tick == 400 {
+            way.iter_mut().for_each(|(at, _)| *at += 100);
+        }
+        assert!(cluster.calls.is_empty(), "it is slow: {:?}", cluster.calls);
+    }
+    cluster.ticks(700);
+    let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { slots, .. } if slots == &[MemberSlot(2)]);
+    assert!(cluster.calls.iter().any(stuck), "{:?}", cluster.calls);
+}
+
+#[test]
+fn a_change_of_epoch_waits_longer_for_a_node_that_answers_late() {
+    let mut cluster = TestGroup::new(1, 2, 1);
+    assert!(!cluster.write(0, b"asks for memory"));
+    cluster.silent = Some(NodeId(3));
+    assert!(cluster.write(0, b"8 bytes."));
+    let late = std::mem::take(&mut cluster.kept_back);
+    cluster.ticks(50);
+    for (_, envelope) in late {
+        cluster.step(2, Event::Message(envelope));
+    }
+    cluster.replace(1, 4);
+    cluster.tell_map();
+    cluster.ticks(150);
+    let calls = &cluster.calls;
+    assert!(calls.is_empty(), "an answer takes half a second: {calls:?}");
+    cluster.ticks(100);
+    let stuck = |c: &DirectoryCall| matches!(c, DirectoryCall::Stuck { slots, .. } if slots == &[MemberSlot(2)]);
+    assert!(cluster.calls.iter().any(stuck), "{:?}", cluster.calls);
+}
+
 /// The same message with each of its deltas by itself.
 fn one_by_one(envelope: GroupEnvelope) -> impl Iterator<Item = GroupEnvelope> {
     let GroupMessage::Deltas { deltas, .. } = envelope.message.clone() else {
