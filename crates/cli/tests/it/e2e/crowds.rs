@@ -68,6 +68,22 @@ fn flood(cluster: &Cluster, connections: usize, bytes: &[u8], time: Duration) {
     }
 }
 
+/// A request of these operations to the first pool.
+pub(super) fn of_cache(ops: impl Iterator<Item = OwnedOp>) -> Message {
+    Message::Service(ServiceRequest {
+        revision: Revision(0),
+        service: ServiceId::CACHE,
+        pool: PoolRef::Name("cache".into()),
+        client: ClientId(0),
+        floor: 1,
+        retry: false,
+        forwarded: false,
+        answer_bytes_max: 0,
+        strict: false,
+        ops: ops.map(|op| op.numbered(0)).collect(),
+    })
+}
+
 /// Nodes that were taken for dead, by the words of all.
 fn deaths(cluster: &Cluster) -> Vec<String> {
     let log = |i| std::fs::read_to_string(cluster.folder.path().join(format!("{i}.log")));
@@ -153,20 +169,7 @@ fn batches_that_come_together_share_the_memory_for_their_answers() {
     let get = |i: usize| OwnedOp::Get {
         key: Bytes::from(format!("big{}", i % 8)),
     };
-    let reads = |count: usize| {
-        Message::Service(ServiceRequest {
-            revision: Revision(0),
-            service: ServiceId::CACHE,
-            pool: PoolRef::Name("cache".into()),
-            client: ClientId(0),
-            floor: 1,
-            retry: false,
-            forwarded: false,
-            answer_bytes_max: 0,
-            strict: false,
-            ops: (0..count).map(|i| get(i).numbered(0)).collect(),
-        })
-    };
+    let reads = |count: usize| of_cache((0..count).map(get));
     flood(&cluster, 60, &frames([reads(1000)]), Duration::from_secs(6));
     for node in &cluster.nodes {
         let most = resident_max(node);

@@ -2,12 +2,10 @@
 
 use std::io::Write;
 
-use staves_model::{ClientId, Revision, ServiceId};
 use staves_wire::cache::OwnedOp;
-use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{Message, Opcode};
 
-use super::crowds::{frames, native, opcode};
+use super::crowds::{frames, native, of_cache, opcode};
 use super::descriptors::{figure, page};
 use super::floods::{Client, set};
 use super::*;
@@ -77,18 +75,7 @@ fn what_waits_beyond_a_bound_is_refused_at_once() {
 fn the_native_door_refuses(node: &Node) {
     let mut socket = native(node);
     let get = OwnedOp::Get { key: "some".into() };
-    let ask = Message::Service(ServiceRequest {
-        revision: Revision(0),
-        service: ServiceId::CACHE,
-        pool: PoolRef::Name("cache".into()),
-        client: ClientId(0),
-        floor: 1,
-        retry: false,
-        forwarded: false,
-        answer_bytes_max: 0,
-        strict: false,
-        ops: vec![get.numbered(0)],
-    });
+    let ask = of_cache([get].into_iter());
     let asked = std::iter::repeat_n(ask, 100).chain([Message::Status]);
     socket.write_all(&frames(asked)).expect("it takes bytes");
     let begun = Instant::now();
