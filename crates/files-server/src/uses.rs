@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use staves_wire::cut_text;
 
 use crate::facts::{AwayFacts, UseFacts};
 
@@ -11,7 +12,7 @@ use crate::facts::{AwayFacts, UseFacts};
 const SILENT_MAX: Duration = Duration::from_secs(20);
 /// Most that are remembered.
 const USES_MAX: usize = 256;
-/// Longest word for one, in bytes.
+/// Longest text that is kept of each kind, in bytes; what is longer is cut.
 const TEXT_BYTES_MAX: usize = 512;
 
 /// The mounts that reported recently.
@@ -27,13 +28,12 @@ struct LastUse {
 
 impl Uses {
     /// A mount reports its use of a dataset, and the outage of its source, if there is one: its length until now and the last error.
-    pub fn told(&self, dataset: String, by: String, away: Option<(Duration, String)>) {
-        let texts = [&dataset, &by]
+    pub fn told(&self, mut dataset: String, mut by: String, mut away: Option<(Duration, String)>) {
+        let why = away.as_mut().map(|(_, why)| why);
+        [&mut dataset, &mut by]
             .into_iter()
-            .chain(away.iter().map(|(_, why)| why));
-        if texts.into_iter().any(|text| text.len() > TEXT_BYTES_MAX) {
-            return;
-        }
+            .chain(why)
+            .for_each(|text| cut_text(text, TEXT_BYTES_MAX));
         let mut all = self.0.lock();
         all.retain(|_, last| last.at.elapsed() < SILENT_MAX);
         let one = UseFacts { dataset, by };
@@ -82,7 +82,6 @@ mod tests {
         for _ in 0..3 {
             uses.told("genomes".into(), "lab1:/mnt".into(), None);
         }
-        uses.told("x".repeat(5000), "y".into(), None);
         let (dataset, by) = ("genomes".to_owned(), "lab1:/mnt".to_owned());
         assert_eq!(uses.list(), [UseFacts { dataset, by }]);
         for i in 0..1000 {
@@ -104,5 +103,21 @@ mod tests {
         assert_eq!(uses.away()[0].for_ms, u64::MAX);
         told(None);
         assert_eq!(uses.away(), []);
+    }
+
+    #[test]
+    fn texts_of_any_length_are_cut_and_the_report_is_kept() {
+        let uses = Uses::default();
+        let long = || "é".repeat(5000);
+        let hour = Duration::from_secs(3600);
+        uses.told(long(), long(), Some((hour, long())));
+        let cut = "é".repeat(TEXT_BYTES_MAX / 2);
+        let [away] = &uses.away()[..] else {
+            panic!("one source is away")
+        };
+        assert_eq!([&away.dataset, &away.by, &away.why], [&cut; 3]);
+        uses.told("genomes".into(), format!("x{}", long()), None);
+        let by = |one: &UseFacts| one.by.len() == TEXT_BYTES_MAX - 1;
+        assert!(uses.list().iter().any(by), "cut between two letters");
     }
 }

@@ -133,13 +133,18 @@ impl ErrorPacket {
     /// A packet of this code and text.
     pub fn new(code: ErrorCode, text: impl Into<String>) -> ErrorPacket {
         let mut text = text.into();
-        let mut end = text.len().min(ERROR_TEXT_BYTES_MAX);
-        while !text.is_char_boundary(end) {
-            end -= 1;
-        }
-        text.truncate(end);
+        cut_text(&mut text, ERROR_TEXT_BYTES_MAX);
         ErrorPacket { code, text }
     }
+}
+
+/// Cuts a text to at most so many bytes, between two letters.
+pub fn cut_text(text: &mut String, bytes_max: usize) {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
 }
 
 // On the wire.

@@ -34,5 +34,5 @@ pub mod message;
 pub mod service;
 
 pub use codec::{DecodeError, TEXT_BYTES_MAX};
-pub use error::{ErrorCode, ErrorPacket};
+pub use error::{ErrorCode, ErrorPacket, cut_text};
 pub use message::{Kind, Message, Opcode, Size};
