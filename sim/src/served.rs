@@ -215,6 +215,7 @@ impl World {
                     Refused::Interrupted => "service: interrupted",
                     Refused::Busy => "service: busy",
                     Refused::Deadline => "service: deadline",
+                    Refused::Late => "service: late",
                 });
                 let at = (open.attempt, open.revision);
                 return self.reply(node, g, open.route, at, refusal(why));

@@ -66,13 +66,18 @@ pub enum Refused {
         "the deadline passed before the request was safe on all copies; it may or may not have taken effect"
     )]
     Deadline,
+    /// The deadline passed before the request began, or it was a read. Nothing was done.
+    #[error(
+        "nothing was done: the deadline passed while the request waited at its data bucket; ask again, or see 'staves status'"
+    )]
+    Late,
 }
 
 impl Refused {
     /// The code on the wire.
     pub fn code(self) -> ErrorCode {
         match self {
-            Refused::NotServing => ErrorCode::NotServing,
+            Refused::NotServing | Refused::Late => ErrorCode::NotServing,
             Refused::Interrupted => ErrorCode::Unreachable,
             Refused::Busy => ErrorCode::Busy,
             Refused::Deadline => ErrorCode::Deadline,

@@ -171,10 +171,15 @@ impl<S: Service> Bucket<S> {
             self.pump(now, out);
         } else if tick {
             let expired = self.queue.remove(|header| header.deadline <= now);
-            out.refuse(expired, Refused::Deadline);
+            out.refuse(expired, Refused::Late);
         }
-        let expired = self.context.waiters.expire(now);
-        out.refuse(expired, Refused::Deadline);
+        for (token, read) in self.context.waiters.expire(now) {
+            let why = match read {
+                true => Refused::Late,
+                false => Refused::Deadline,
+            };
+            out.answers.push((token, Err(why)));
+        }
         self.seek_promises(now, out);
         self.flush(now, out);
     }
@@ -337,7 +342,7 @@ impl<S: Service> Bucket<S> {
         for parked in self.queue.take() {
             let (header, key_hash, op) = (parked.header, parked.key_hash, S::as_op(&parked.op));
             if header.deadline <= now {
-                out.answers.push((header.token, Err(Refused::Deadline)));
+                out.answers.push((header.token, Err(Refused::Late)));
                 continue;
             }
             let bytes = self.read_bytes(op);

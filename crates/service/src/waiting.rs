@@ -143,8 +143,8 @@ impl Waiters {
         self.by_seq.extend(without_lease);
     }
 
-    /// Removes the answers whose deadline has passed; their tokens.
-    pub(crate) fn expire(&mut self, now: Time) -> Vec<u64> {
+    /// Removes the answers whose deadline has passed; their tokens, and whether they were reads.
+    pub(crate) fn expire(&mut self, now: Time) -> Vec<(u64, bool)> {
         if self.earliest.is_none_or(|e| now < e) {
             return Vec::new();
         }
@@ -152,7 +152,7 @@ impl Waiters {
         let bytes = &mut self.bytes;
         self.by_seq.retain(|_, w| {
             if w.deadline <= now {
-                expired.push(w.token);
+                expired.push((w.token, w.read));
                 *bytes -= w.answer.value_bytes();
             }
             w.deadline > now
@@ -283,7 +283,7 @@ mod tests {
         };
         assert_eq!(given(&mut waiters, 2, false), [10, 12]);
         assert_eq!(given(&mut waiters, 2, true), [11]);
-        assert_eq!(waiters.expire(Time(100)), [13]);
+        assert_eq!(waiters.expire(Time(100)), [(13, true)]);
         assert_eq!(waiters.len(), 0);
     }
 }

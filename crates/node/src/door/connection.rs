@@ -394,9 +394,8 @@ impl Executor {
                     request,
                 } => match result {
                     Ok(answer) => self.places.settle(place, part, answer),
-                    Err(Refused::Deadline) => {
-                        let answer =
-                            Answer::error(ErrorCode::Deadline, Refused::Deadline.to_string());
+                    Err(late @ (Refused::Deadline | Refused::Late)) => {
+                        let answer = Answer::error(late.code(), late.to_string());
                         self.places.settle(place, part, answer);
                     }
                     Err(refused) => self.send_away(place, part, refused, request),

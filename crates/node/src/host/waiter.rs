@@ -75,7 +75,13 @@ mod tests {
     #[test]
     fn only_what_may_have_begun_keeps_its_number() {
         let interrupted = Err(Refused::Interrupted);
-        let refused = [Refused::NotServing, Refused::Busy, Refused::Deadline].map(Err);
+        let refused = [
+            Refused::NotServing,
+            Refused::Busy,
+            Refused::Deadline,
+            Refused::Late,
+        ]
+        .map(Err);
         for result in refused.into_iter().chain([Ok(Answer::Ok), interrupted]) {
             let mut lane = Lane::new(ClientId(1), 1);
             let request = lane.take(Time::ZERO, 0);
