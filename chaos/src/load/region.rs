@@ -56,7 +56,7 @@ impl RegionDoor {
             Action::Read { offset, len } => {
                 Answer::Value(region.read(offset, u64::from(len)).await?)
             }
-            Action::Write { offset, bytes } => {
+            Action::Write { offset, bytes } | Action::Load { offset, bytes } => {
                 region.write(offset, bytes).await?;
                 Answer::Ok
             }

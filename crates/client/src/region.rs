@@ -281,8 +281,8 @@ impl Region {
 
     /// Begins a load of `len` bytes from `offset` on, and returns the ranges of them that this handle may write without
     /// parity now (row H11): in stretches that held nothing, or of which it overwrites every byte. What is written
-    /// there is neither logged nor sent to other nodes, and what a node holds of it is lost with the node; nobody else
-    /// may write there. All other bytes keep their parity, and are written as ever. `protect` ends it.
+    /// there by `write` is neither logged nor sent to other nodes, and what a node holds of it is lost with the node; all
+    /// other writes there are refused. All other bytes keep their parity, and are written as ever. `protect` ends it.
     pub async fn load(&self, offset: u64, len: u64) -> Result<Vec<Range<u64>>, ClientError> {
         let load = offset..offset.saturating_add(len);
         let begun = |of: &Self| {
@@ -400,6 +400,7 @@ impl Region {
         let ranges: Vec<_> = writes.iter().map(|(o, b)| (*o, b.len() as u64)).collect();
         check_apart(&ranges)?;
         let pieces = self.pieces(&ranges).await?;
+        let load = self.load.lock().clone();
         let mut sources = writes.into_iter().map(|(_, bytes)| bytes);
         let mut source = Bytes::new();
         let actions: Vec<Action> = pieces
@@ -408,9 +409,10 @@ impl Region {
                 if source.is_empty() {
                     source = sources.next().unwrap_or_default();
                 }
-                Action::Write {
-                    offset: piece.offset,
-                    bytes: source.split_to(piece.len),
+                let (offset, bytes) = (piece.offset, source.split_to(piece.len));
+                match is_within(load.as_ref(), piece) {
+                    true => Action::Load { offset, bytes },
+                    false => Action::Write { offset, bytes },
                 }
             })
             .collect();
@@ -628,11 +630,6 @@ impl Region {
             return Vec::new();
         }
         let load = self.load.lock().clone();
-        let in_load = |piece: &Piece| {
-            let end = piece.at + piece.len as u64;
-            let within = |load: &Range<u64>| load.start <= piece.at && end <= load.end;
-            load.as_ref().is_some_and(within)
-        };
         let mut offsets = BTreeMap::new();
         for piece in pieces {
             let Address::Bucket(group, _) = piece.to else {
@@ -640,7 +637,7 @@ impl Region {
             };
             let stretch = region.stretches.iter().find(|s| s.contains(group));
             match stretch.map(|stretch| (stretch.first, stretch.state)) {
-                Some((_, StretchState::Loading)) if in_load(piece) => {}
+                Some((_, StretchState::Loading)) if is_within(load.as_ref(), piece) => {}
                 Some((first, StretchState::Loading | StretchState::Empty)) => {
                     offsets.insert(first, piece.at);
                 }
@@ -653,6 +650,12 @@ impl Region {
     fn deleted(&self) -> ClientError {
         not_found(format!("region '{}' was deleted", self.name))
     }
+}
+
+/// True if all bytes of a piece belong to what the handle loads.
+fn is_within(load: Option<&Range<u64>>, piece: &Piece) -> bool {
+    let end = piece.at + piece.len as u64;
+    load.is_some_and(|load| load.start <= piece.at && end <= load.end)
 }
 
 /// The next answers, put together to so many bytes.

@@ -405,7 +405,7 @@ impl RouterTurn {
                 self.todo.push(todo);
             }
             // The map's word, and not the bucket's own, is no news of a write that was sent before.
-            Answer::Error(ErrorCode::Lost | ErrorCode::NotFound, text)
+            Answer::Error(ErrorCode::Lost | ErrorCode::NotFound | ErrorCode::Refused, text)
                 if todo.is_uncertain() && !planted(Mutant::MapsWordBelieved) =>
             {
                 let text = format!("the write may or may not have been done: {text}");

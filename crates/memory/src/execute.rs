@@ -75,7 +75,7 @@ impl Memory {
         }
         let (bytes, answer) = match action {
             Action::Read { .. } => return self.read(context, now, place, offset, len),
-            Action::Write { bytes, .. } => (bytes.clone(), Answer::Ok),
+            Action::Write { bytes, .. } | Action::Load { bytes, .. } => (bytes.clone(), Answer::Ok),
             Action::CompareSwap { expected, new, .. } => {
                 let old = word(context, place, offset);
                 let answer = Answer::Int(old as i64);

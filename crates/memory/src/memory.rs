@@ -76,7 +76,7 @@ impl Service for Memory {
 
     fn op_bytes(op: &Action) -> usize {
         match op {
-            Action::Write { bytes, .. } => bytes.len(),
+            Action::Write { bytes, .. } | Action::Load { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }

@@ -363,6 +363,12 @@ impl ClusterMap {
         self.regions().find(|(_, region)| region.id == id)
     }
 
+    /// The region that a group belongs to.
+    pub fn region_of(&self, group: GroupId) -> Option<&Region> {
+        let mut regions = self.regions().map(|(_, region)| region);
+        regions.find(|region| region.stretches.iter().any(|s| s.contains(group)))
+    }
+
     fn regions(&self) -> impl Iterator<Item = (&Pool, &Region)> {
         let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
         self.pools.values().flat_map(in_pool)

@@ -189,6 +189,7 @@ mutants! {
         DemandNotSent = 1077,
         SlownessForgotten = 1078,
         WaitsWithoutBound = 1079,
+        LoadOpenToAll = 1080,
     ]
     /// Those of the patience of the detector and of the planner, which their own tests see.
     PATIENCE: [

@@ -109,8 +109,8 @@ pub(crate) struct Routes {
     /// Pools change seldom and groups often: the tables of the map before are kept where they fit.
     pub(crate) pools: Arc<BTreeMap<PoolId, PoolRoutes>>,
     cells: Arc<BTreeMap<GroupId, Places>>,
-    /// Stretches of regions that hold nothing, by their first groups.
-    empty: Arc<BTreeMap<GroupId, Stretch>>,
+    /// Stretches of regions that hold nothing or are being loaded, by their first groups.
+    unwritten: Arc<BTreeMap<GroupId, Stretch>>,
 }
 
 /// One group's cells on this node.
@@ -156,10 +156,11 @@ impl Routes {
         places.flat_map(Places::all)
     }
 
-    /// True if the map says that nothing was ever written to this group of a region.
-    pub(crate) fn is_empty(&self, group: GroupId) -> bool {
-        let stretch = self.empty.range(..=group).next_back();
-        stretch.is_some_and(|(_, stretch)| stretch.contains(group))
+    /// The state of the stretch of a region that a group belongs to; of other groups `Written`.
+    pub(crate) fn stretch_state(&self, group: GroupId) -> StretchState {
+        let before = self.unwritten.range(..=group).next_back();
+        let stretch = before.filter(|(_, stretch)| stretch.contains(group));
+        stretch.map_or(StretchState::Written, |(_, stretch)| stretch.state)
     }
 
     /// All cells.
@@ -302,13 +303,13 @@ impl Host {
     fn routes_by(&self, old: &Routes, map: Arc<ClusterMap>) -> Routes {
         if old.map.pools == map.pools {
             let (pools, cells) = (old.pools.clone(), old.cells.clone());
-            let empty = old.empty.clone();
+            let unwritten = old.unwritten.clone();
             return Routes {
                 door: old.door,
                 map,
                 pools,
                 cells,
-                empty,
+                unwritten,
             };
         }
         let each = map.pools.values().map(|p| (p.id, self.pool_routes(old, p)));
@@ -323,8 +324,8 @@ impl Host {
         let cells = pools.values().flat_map(places).collect();
         let regions = map.pools.values().flat_map(Pool::regions);
         let stretches = regions.flat_map(|region| &region.stretches);
-        let empty = stretches.filter(|stretch| stretch.state == StretchState::Empty);
-        let empty = empty.map(|stretch| (stretch.first, *stretch)).collect();
+        let unwritten = stretches.filter(|stretch| stretch.state != StretchState::Written);
+        let unwritten = unwritten.map(|stretch| (stretch.first, *stretch)).collect();
         Routes {
             door: map
                 .pool_named(&self.options.pool)
@@ -332,7 +333,7 @@ impl Host {
                 .map(|pool| pool.id),
             pools: Arc::new(pools),
             cells: Arc::new(cells),
-            empty: Arc::new(empty),
+            unwritten: Arc::new(unwritten),
             map,
         }
     }

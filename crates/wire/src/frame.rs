@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 7;
+pub const VERSION_MIN: u8 = 8;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -50,7 +50,8 @@ pub const VERSION_MIN: u8 = 7;
 /// 6. A request to services bounds the bytes of its answers.
 /// 7. That bound may be strict: of a value beyond it the answer says how large it is. An ack says that its member rests:
 ///    older versions cannot read it.
-pub const VERSION_MAX: u8 = 7;
+/// 8. Writes of a load say that they are: nobody else's are taken where it goes on.
+pub const VERSION_MAX: u8 = 8;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

@@ -23,6 +23,13 @@ pub enum Action {
         /// The bytes; at least one.
         bytes: Bytes,
     },
+    /// `Ok`: a write by whoever loads the stretch, where no other may write: what it writes has no parity until the load ends.
+    Load {
+        /// The first byte.
+        offset: u64,
+        /// The bytes; at least one.
+        bytes: Bytes,
+    },
     /// `Int`: the word that was there, which is `expected` if and only if it was replaced.
     CompareSwap {
         /// The word's first byte, a multiple of 8.
@@ -51,7 +58,9 @@ impl Action {
     pub fn range(&self) -> (u64, u64) {
         match self {
             Action::Read { offset, len } => (*offset, u64::from(*len)),
-            Action::Write { offset, bytes } => (*offset, bytes.len() as u64),
+            Action::Write { offset, bytes } | Action::Load { offset, bytes } => {
+                (*offset, bytes.len() as u64)
+            }
             Action::CompareSwap { offset, .. } | Action::FetchAdd { offset, .. } => (*offset, 8),
         }
     }
@@ -62,6 +71,7 @@ const READ: u8 = 0;
 const WRITE: u8 = 1;
 const COMPARE_SWAP: u8 = 2;
 const FETCH_ADD: u8 = 3;
+const LOAD: u8 = 4;
 
 impl Action {
     /// Its body. The head is written to `heads`; bytes to be written are not copied.
@@ -72,12 +82,13 @@ impl Action {
             Action::Write { offset, .. } => (WRITE, *offset),
             Action::CompareSwap { offset, .. } => (COMPARE_SWAP, *offset),
             Action::FetchAdd { offset, .. } => (FETCH_ADD, *offset),
+            Action::Load { offset, .. } => (LOAD, *offset),
         };
         heads.put_u8(tag);
         heads.put_u64_le(offset);
         match self {
             Action::Read { len, .. } => heads.put_u32_le(len),
-            Action::Write { bytes, .. } => payload = bytes,
+            Action::Write { bytes, .. } | Action::Load { bytes, .. } => payload = bytes,
             Action::CompareSwap { expected, new, .. } => {
                 heads.put_u64_le(expected);
                 heads.put_u64_le(new);
@@ -95,7 +106,7 @@ impl Action {
             return Err(wrong_length(9, head.len()));
         };
         let offset = u64::from_le_bytes(*offset);
-        if tag != WRITE && !body.payload.is_empty() {
+        if tag != WRITE && tag != LOAD && !body.payload.is_empty() {
             let left = body.payload.len();
             return Err(DecodeError::Trailing { left });
         }
@@ -108,6 +119,11 @@ impl Action {
                 whole::<0>(fields)?;
                 let bytes = body.payload.clone();
                 Action::Write { offset, bytes }
+            }
+            LOAD => {
+                whole::<0>(fields)?;
+                let bytes = body.payload.clone();
+                Action::Load { offset, bytes }
             }
             COMPARE_SWAP => {
                 let words: [u8; 16] = whole(fields)?;

@@ -403,7 +403,7 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
         mut part,
         ..
     } = asked;
-    let routes = host.routes();
+    let (version, routes) = (host.version(), host.routes());
     let pool = routes.pool(request.service, &request.pool);
     let id = pool.map(|pool| pool.id);
     let is_client = asker.is_client();
@@ -412,7 +412,7 @@ fn begin(host: &Arc<Host>, asked: AskedBatch, last: bool) -> Option<AskedBatch> 
     let batch = Batch::new(host, id, &request, asker, (part, taken_bytes));
     let batch = Arc::new(batch);
     let mut hand = Hand::of(host, &batch, &request, deadline);
-    hand.is_client = is_client;
+    (hand.is_client, hand.version) = (is_client, version);
     (hand.answer_bytes_max, hand.taken_bytes) = (answer_bytes_max, taken_bytes);
     let Ok(elsewhere) = hand.submit_all(&routes, pool, pass_on, last) else {
         let short_bytes = hand.short_bytes;

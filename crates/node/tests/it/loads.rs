@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
-use staves_client::ErrorCode;
+use bytes::{Bytes, BytesMut};
 use staves_client::turn::ServiceOp;
-use staves_model::{ClusterMap, GroupId, ServiceId, stretch_unit};
+use staves_client::{Client, ErrorCode};
+use staves_hunts::{Hunt, hunt};
+use staves_model::mutant::Mutant;
+use staves_model::{ClusterMap, GroupId, PoolId, ServiceId, stretch_unit};
 use staves_testkit::cluster::TestCluster;
 use staves_testkit::wait_until;
 use staves_wire::memory::Action;
@@ -20,6 +22,68 @@ fn places(size: u64, unit: u64) -> impl Iterator<Item = u64> {
     ends.chain(between).filter(move |at| at + 4096 <= size)
 }
 
+/// Writes at a bucket's first byte without a look at the map of regions, as a client does whose map is old.
+async fn write_at(client: &Client, pool: PoolId, to: Address, bytes: Bytes) -> Answer {
+    let op = ServiceOp {
+        to,
+        body: Action::Write { offset: 0, bytes }.into_body(&mut BytesMut::new()),
+        is_write: true,
+        answer_bytes: 0,
+    };
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let pool = PoolRef::Id(pool);
+    let answers = client.execute_for(ServiceId::MEMORY, &pool, vec![op], deadline);
+    answers.await.expect("it was sent").pop().expect("one")
+}
+
+/// Row H11: a client whose map is older than a load writes nothing where it goes on.
+#[test]
+fn h11_others_write_nothing_where_a_load_goes_on_whatever_their_map() {
+    let (cluster, client) = cluster_with_pool(3, "2+1");
+    let other = cluster.native_client();
+    cluster.nodes[0].runtime().block_on(async {
+        let unit = stretch_unit(2);
+        let region = client.create_region(POOL, "r", unit).await;
+        let region = region.expect("a region");
+        region.write(0, pattern(1, 4096)).await.expect("it marks");
+        let map = client.refresh().await.expect("a map");
+        let (pool, entry) = map.region_named("r").expect("made");
+        let place = entry.place(0, 2).expect("within");
+        let to = Address::Bucket(place.group, place.slot);
+        other.refresh().await.expect("a map that knows the region");
+        let execute = |bytes| write_at(&other, pool.id, to, bytes);
+        assert_eq!(execute(pattern(2, 4096)).await, Answer::Ok);
+
+        region.load(0, unit).await.expect("a load begins");
+        let Answer::Error(code, text) = execute(pattern(3, 4096)).await else {
+            panic!("the load is open to all")
+        };
+        assert_eq!(code, ErrorCode::Refused, "{text}");
+        assert!(text.contains("staves memory protect r"), "{text}");
+        let got = region.read(0, 4096).await.expect("a read");
+        assert!(got == pattern(2, 4096), "nothing was done");
+        region.write(0, pattern(4, 8192)).await.expect("its own");
+        // Words are not loaded, not even by the one that loads.
+        let word = region.fetch_add(8192, 1).await.map(drop);
+        let (code, text) = super::memory::code(word);
+        assert_eq!(code, ErrorCode::Refused, "{text}");
+
+        region.protect().await.expect("it ends");
+        assert_eq!(execute(pattern(5, 4096)).await, Answer::Ok);
+        let got = region.read(0, 4096).await.expect("a read");
+        assert!(got == pattern(5, 4096));
+    });
+}
+
+#[test]
+fn a_load_that_is_open_to_all_is_seen() {
+    hunt(&[Hunt {
+        mutant: Mutant::LoadOpenToAll,
+        test: "loads::h11_others_write_nothing_where_a_load_goes_on_whatever_their_map",
+        shows: "the load is open to all",
+    }]);
+}
+
 /// Row H11: a client that does not mark a stretch before it writes there is refused, so that no load takes its bytes for none.
 #[test]
 fn h11_a_write_to_a_stretch_that_is_not_marked_is_refused() {
@@ -32,18 +96,8 @@ fn h11_a_write_to_a_stretch_that_is_not_marked_is_refused() {
         let map = client.refresh().await.expect("a map");
         let (pool, entry) = map.region_named("r").expect("made");
         let place = entry.place(0, 2).expect("within");
-        let write = |bytes: bytes::Bytes| ServiceOp {
-            to: Address::Bucket(place.group, place.slot),
-            body: Action::Write { offset: 0, bytes }.into_body(&mut BytesMut::new()),
-            is_write: true,
-            answer_bytes: 0,
-        };
-        let execute = async |bytes| {
-            let deadline = Instant::now() + Duration::from_secs(2);
-            let (pool, ops) = (PoolRef::Id(pool.id), vec![write(bytes)]);
-            let answers = client.execute_for(ServiceId::MEMORY, &pool, ops, deadline);
-            answers.await.expect("it was sent").pop().expect("one")
-        };
+        let to = Address::Bucket(place.group, place.slot);
+        let execute = |bytes| write_at(&client, pool.id, to, bytes);
         let Answer::Error(code, text) = execute(pattern(1, 4096)).await else {
             panic!("a write without a mark was done")
         };

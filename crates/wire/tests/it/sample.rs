@@ -124,7 +124,7 @@ impl Rng {
 
 /// Kinds of operations of the cache, and of the memory service.
 const CACHE_OPS: u64 = 8;
-const MEMORY_OPS: u64 = 4;
+const MEMORY_OPS: u64 = 5;
 
 /// The number of kinds of a message that `message` makes; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
@@ -519,6 +519,10 @@ fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
             len: rng.u32(),
         },
         1 => Action::Write {
+            offset,
+            bytes: rng.bytes(60),
+        },
+        4 => Action::Load {
             offset,
             bytes: rng.bytes(60),
         },

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClientId, ServiceId, Time};
+use staves_model::{ClientId, GroupId, Refusal, ServiceId, StretchState, Time};
 use staves_net::FREE_BYTES;
 use staves_service::Refused;
 use staves_wire::ErrorCode;
@@ -54,19 +54,40 @@ fn cell_of<'a>(
         let text = format!("the pool has no {to}");
         return Err(Answer::error(ErrorCode::Malformed, text));
     }
-    if routes.is_empty(group) && writes_bytes(op) {
-        let text = "it was not done: the map says that nothing was ever written to this part of the region, so it has to \
-                    be marked as written first";
-        return Err(Answer::error(ErrorCode::NotServing, text));
+    if let Some(answer) = refuse_write(routes, request, group, op) {
+        return Err(answer);
     }
     let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
     let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
     Ok(shadow.unwrap_or(home))
 }
 
-/// True if an operation may change bytes of a region.
-fn writes_bytes(op: &NumberedOp) -> bool {
-    Action::from_body(&op.body).is_ok_and(|action| action.is_write())
+/// The refusal of a write to a stretch of a region that has no parity, by the map: nobody may write where nothing was
+/// written before it is marked, nor others where somebody loads.
+fn refuse_write(
+    routes: &Routes,
+    request: &ServiceRequest,
+    group: GroupId,
+    op: &NumberedOp,
+) -> Option<Answer> {
+    let state = routes.stretch_state(group);
+    if state == StretchState::Written {
+        return None;
+    }
+    let action = Action::from_body(&op.body).ok()?;
+    let is_load = matches!(action, Action::Load { .. }) || planted(Mutant::LoadOpenToAll);
+    if !action.is_write() || (state == StretchState::Loading && is_load) {
+        return None;
+    }
+    if state == StretchState::Loading && request.revision <= routes.map.revision {
+        let region = routes.map.region_of(group).map(|region| &region.name);
+        let name = region.cloned().unwrap_or_default();
+        let refusal = Refusal::RegionIsLoaded { name };
+        return Some(Answer::error(ErrorCode::Refused, refusal.to_string()));
+    }
+    let text = "it was not done: by this node's map that part of the region holds nothing or is being loaded, so it has \
+                to be marked as written first";
+    Some(Answer::error(ErrorCode::NotServing, text))
 }
 
 /// True if an operation changes nothing, as far as that is known of its service.
@@ -114,6 +135,8 @@ pub(super) struct Hand<'a> {
     /// Those for which there is memory.
     pub(super) taken_bytes: usize,
     pub(super) is_client: bool,
+    /// The host's version before its routes were taken.
+    pub(super) version: u64,
     /// Bytes of a value that was read and let go: there is no memory for it.
     pub(super) short_bytes: usize,
     /// A value was larger than the asker takes.
@@ -140,6 +163,7 @@ impl<'a> Hand<'a> {
             answer_bytes_max: ANSWER_BYTES_MAX,
             taken_bytes: ANSWER_BYTES_MAX,
             is_client: false,
+            version: host.version(),
             short_bytes: 0,
             withheld: false,
             touched: Vec::new(),
@@ -250,7 +274,10 @@ impl<'a> Hand<'a> {
         let mut wants_flush = false;
         let in_flight = &host.options().in_flight;
         state.lend(in_flight);
-        let submitted = self.submit_here(&mut state, index, op, &mut wants_flush);
+        let submitted = match self.refuse_by_newer_map(cell.group, op) {
+            Some(answer) => Ok(Some(answer)),
+            None => self.submit_here(&mut state, index, op, &mut wants_flush),
+        };
         state.count_waiting(in_flight);
         drop(state);
         if wants_flush {
@@ -293,6 +320,15 @@ impl<'a> Hand<'a> {
         let bytes = answer.value_bytes();
         let large = self.is_client && bytes > FREE_BYTES;
         large && is_read(self.request.service, op) && !self.batch.has_room_for(bytes)
+    }
+
+    /// Refuses a write by the newest map, if it came after the routes were taken: the bucket may be in an epoch of it
+    /// that has no parity.
+    fn refuse_by_newer_map(&self, group: GroupId, op: &NumberedOp) -> Option<Answer> {
+        if self.host.version() == self.version || op.to.keeps_order() {
+            return None;
+        }
+        refuse_write(&self.host.routes(), self.request, group, op)
     }
 
     fn submit_here(
