@@ -106,7 +106,7 @@ hunts! {
     SERVICE_HUNTED:
     a_copy_that_keeps_no_index_is_found: CopyForgetsIndex, 1 + 2, mixed, 8;
     a_large_value_named_before_its_chunks_is_found: LargeNamedBeforeWritten, 1 + 2, mixed, 8;
-    a_get_of_what_no_copy_has_yet_is_found: GetShowsUnstable, 1 + 2, mixed, 8, "I8 node";
+    a_get_of_what_no_copy_has_yet_is_found: GetShowsUnstable, 1 + 2, mixed, 40, "I8 node";
 }
 
 // Bugs of groups with m > 1.
