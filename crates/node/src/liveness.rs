@@ -6,7 +6,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use staves_directory::{Directory, DirectoryError, Options};
 use thread_priority::{
@@ -28,6 +28,9 @@ const BLOCKING_MAX: usize = 8;
 
 /// The period in which the directory is told that the node works.
 const WORKS: Duration = Duration::from_millis(100);
+
+/// A wait of the threads here that is told: they are ahead of all others where the system grants it.
+const LATE: Duration = Duration::from_millis(300);
 
 /// A runtime that ends with this.
 pub(crate) struct Liveness {
@@ -99,9 +102,22 @@ pub(crate) async fn works(directory: Directory) {
 /// Shows it also while those threads get on with what is before that in their queues: where a machine lacks processor time, a turn
 /// may take them seconds. To be spawned on the directory's threads.
 pub(crate) async fn gets_on(directory: Directory, host: Arc<Host>) {
-    let mut seen = host.steps();
+    let (mut seen, mut hung) = (host.steps(), false);
     loop {
+        let slept = Instant::now();
         tokio::time::sleep(WORKS).await;
+        let late = slept.elapsed().saturating_sub(WORKS);
+        if late > LATE {
+            tracing::warn!(
+                ?late,
+                "the machine gave the threads that show that this node lives no processor time"
+            );
+        }
+        let hangs = directory.hangs();
+        if std::mem::replace(&mut hung, hangs) != hangs && hangs {
+            let text = "its other threads have done nothing for so long that this node lets the cluster take it for dead";
+            tracing::warn!(after = ?staves_directory::HANG, "{text}");
+        }
         let steps = host.steps();
         if std::mem::replace(&mut seen, steps) != steps {
             directory.works();
