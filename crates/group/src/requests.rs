@@ -95,8 +95,13 @@ pub struct RequestTable {
 impl RequestTable {
     /// Takes in the next delta of the stream.
     pub fn record(&mut self, delta: &Delta) {
-        if let Some(request) = delta.request {
-            self.insert(request, delta.label.seq, delta.answer.clone());
+        self.record_request(delta.request, delta.label.seq, &delta.answer);
+    }
+
+    /// The same by its parts.
+    pub fn record_request(&mut self, request: Option<RequestId>, seq: u64, answer: &Bytes) {
+        if let Some(request) = request {
+            self.insert(request, seq, answer.clone());
         }
     }
 

@@ -111,8 +111,7 @@ pub struct Effects {
     pub directory: Vec<DirectoryCall>,
 }
 
-/// Called at a copy or parity bucket for each delta that it applies, in order of seq. Copies have it in
-/// their pages by then; parity buckets with m > 1 at the end of the step.
+/// Called at a copy or parity bucket for each delta that it applies, in order of seq, before its pages have it.
 pub type Applied<'a> = dyn FnMut(&Pages, &Delta) + 'a;
 
 /// The state of a member of a group.

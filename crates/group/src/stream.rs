@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bytes::Bytes;
 use staves_model::mutant::{Mutant, planted};
 use staves_store::Journal;
-use staves_wire::group::Delta;
+use staves_wire::group::{Delta, RequestId};
 
 use crate::requests::RequestTable;
 
@@ -131,19 +132,19 @@ impl Stream {
         marks.iter().all(|mark| *mark == self.prefix) && self.log.bytes() == 0
     }
 
-    /// Takes in the delta that the data bucket itself just made. `keep`: somebody may ask for it.
-    pub fn append(&mut self, delta: Delta, keep: bool) {
-        assert_eq!(
-            delta.label.seq,
-            self.prefix + 1,
-            "a data bucket makes its deltas in order"
-        );
-        self.prefix += 1;
-        self.applied = self.prefix;
-        self.requests.record(&delta);
-        if keep {
-            self.log.push(delta);
-        }
+    /// Takes in the delta that the data bucket itself just made, and that somebody may ask for.
+    pub fn append(&mut self, delta: Delta) {
+        self.append_unlogged(delta.label.seq, delta.request, &delta.answer);
+        self.log.push(delta);
+    }
+
+    /// The same with one that nobody will ask for.
+    pub fn append_unlogged(&mut self, seq: u64, request: Option<RequestId>, answer: &Bytes) {
+        let next = self.prefix + 1;
+        assert_eq!(seq, next, "a data bucket makes its deltas in order");
+        self.prefix = next;
+        self.applied = next;
+        self.requests.record_request(request, seq, answer);
     }
 
     /// Takes in a delta from the wire; false if it was here already, or the log has no room (I10). The

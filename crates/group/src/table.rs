@@ -224,33 +224,42 @@ impl PageTable {
         &mut self,
         shape: Shape,
         stream: usize,
-        delta: &Delta,
+        label: Label,
+        runs: &[Run],
+        bytes: &[u8],
         prefixes: &[u64],
     ) -> Result<(), Full> {
         let column = shape.column(stream);
-        let seq = delta.label.seq;
+        let seq = label.seq;
+        if let [run] = runs
+            && shape.m == 1
+            && self.absent_count == 0
+            && lies_in_one_page(run)
+        {
+            return self.put_in_page(run.offset, &bytes[..run.len as usize], column, label);
+        }
         if self.absent_count > 0 {
-            for page in touched(&delta.runs)
+            for page in touched(runs)
                 .filter(|p| !self.is_here(*p))
                 .collect::<Vec<_>>()
             {
                 self.meet_absent(page, column, seq, prefixes);
             }
         }
-        let mut at = 0;
-        for run in &delta.runs {
+        let mut rest = bytes;
+        for run in runs {
             match run.kind {
-                RunKind::Zero => self.zero(run, column, delta.label),
+                RunKind::Zero => self.zero(run, column, label),
                 RunKind::Bytes => {
-                    let bytes = &delta.bytes[at..at + run.len as usize];
-                    at += run.len as usize;
-                    self.put(run.offset, bytes, shape, stream, delta.label)?;
+                    let (bytes, tail) = rest.split_at(run.len as usize);
+                    rest = tail;
+                    self.put(run.offset, bytes, shape, stream, label)?;
                 }
             }
         }
-        for page in touched(&delta.runs) {
-            if self.is_here(page) && self.label(page, column) < delta.label {
-                self.set_label(page, column, delta.label);
+        for page in touched(runs) {
+            if self.is_here(page) && self.label(page, column) < label {
+                self.set_label(page, column, label);
             }
         }
         Ok(())
@@ -383,6 +392,22 @@ impl PageTable {
             }
             offset += part.len() as u64;
             rest = tail;
+        }
+        Ok(())
+    }
+
+    // The most common delta of a cache, by a shorter way: bytes within one page that is here.
+    fn put_in_page(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        column: usize,
+        label: Label,
+    ) -> Result<(), Full> {
+        let page = (offset / PAGE_BYTES as u64) as u32;
+        if self.label(page, column) < label {
+            self.pages.write(offset, bytes)?;
+            self.set_label(page, column, label);
         }
         Ok(())
     }
@@ -589,6 +614,12 @@ impl Shape {
     pub fn carries(self, stream: usize) -> bool {
         !self.holds_data() || self.bucket().index() == stream
     }
+}
+
+// It puts bytes, and all of them in one page.
+fn lies_in_one_page(run: &Run) -> bool {
+    let within = (run.offset % PAGE_BYTES as u64) as usize;
+    run.kind == RunKind::Bytes && run.len > 0 && within + run.len as usize <= PAGE_BYTES
 }
 
 /// The pages that runs touch, in order; a page may come more than once.

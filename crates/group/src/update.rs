@@ -39,12 +39,34 @@ impl Member {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> u64 {
-        let durability = self.options.durability;
-        let state = self
-            .state
-            .as_mut()
-            .expect("update at a node that is no member of the group");
+        let (durability, state) = self.updating();
         state.make(durability, request, answer, runs, bytes)
+    }
+
+    /// The same, but takes runs and bytes out of the vectors only where the log keeps them: without parity their memory
+    /// can be used again.
+    ///
+    /// # Panics
+    /// As [`Member::update`].
+    pub fn update_from(
+        &mut self,
+        request: Option<RequestId>,
+        answer: Bytes,
+        runs: &mut Vec<Run>,
+        bytes: &mut Vec<u8>,
+    ) -> u64 {
+        let (durability, state) = self.updating();
+        if state.shape().m == 1 && !state.is_protected() {
+            return state.make_alone(durability, request, &answer, runs, bytes);
+        }
+        let (runs, bytes) = (std::mem::take(runs), Bytes::from(std::mem::take(bytes)));
+        state.make(durability, request, answer, runs, bytes)
+    }
+
+    fn updating(&mut self) -> (Durability, &mut MemberState) {
+        let state = self.state.as_mut();
+        let state = state.expect("update at a node that is no member of the group");
+        (self.options.durability, state)
     }
 
     /// Sends what updates have made since the last flush.
@@ -65,20 +87,12 @@ impl MemberState {
         runs: Vec<Run>,
         bytes: Bytes,
     ) -> u64 {
-        assert!(
-            self.serving(),
-            "only the data bucket of an open epoch makes deltas"
-        );
-        let shape = self.shape();
-        let own = self.slot.index();
+        let label = self.next_label();
+        let (shape, own) = (self.shape(), self.slot.index());
         let (runs, bytes) = if shape.m == 1 {
             (runs, bytes)
         } else {
             self.as_sums(runs, bytes)
-        };
-        let label = Label {
-            epoch: self.epoch,
-            seq: self.streams[own].prefix + 1,
         };
         let delta = Delta {
             label,
@@ -87,21 +101,69 @@ impl MemberState {
             runs,
             bytes,
         };
-        assert!(
+        debug_assert!(
             well_formed(&delta, shape.m, self.epoch),
             "runs and bytes of an update must agree"
         );
-        let protected = self.view.protectors(own).next().is_some();
-        self.table.apply(shape, own, &delta, &[]).expect(
-            "usable_extents() says what was reserved everywhere; the service must stay within it",
-        );
-        self.streams[own].append(delta, protected);
-        self.sync(own);
-        if !protected {
-            let s = &mut self.streams[own];
-            s.stable = s.stable.max(durability.releases(s.prefix, s.synced));
+        self.apply_own(label, &delta.runs, &delta.bytes);
+        if self.is_protected() {
+            self.streams[own].append(delta);
+            self.sync(own);
+        } else {
+            self.append_alone(durability, label.seq, delta.request, &delta.answer);
         }
         label.seq
+    }
+
+    // Nobody else will ask for it.
+    fn make_alone(
+        &mut self,
+        durability: Durability,
+        request: Option<RequestId>,
+        answer: &Bytes,
+        runs: &[Run],
+        bytes: &[u8],
+    ) -> u64 {
+        let label = self.next_label();
+        self.apply_own(label, runs, bytes);
+        self.append_alone(durability, label.seq, request, answer);
+        label.seq
+    }
+
+    fn next_label(&self) -> Label {
+        assert!(
+            self.serving(),
+            "only the data bucket of an open epoch makes deltas"
+        );
+        Label {
+            epoch: self.epoch,
+            seq: self.own().prefix + 1,
+        }
+    }
+
+    fn is_protected(&self) -> bool {
+        self.view.protectors(self.slot.index()).next().is_some()
+    }
+
+    fn apply_own(&mut self, label: Label, runs: &[Run], bytes: &[u8]) {
+        let (shape, own) = (self.shape(), self.slot.index());
+        self.table.apply(shape, own, label, runs, bytes, &[]).expect(
+            "usable_extents() says what was reserved everywhere; the service must stay within it",
+        );
+    }
+
+    fn append_alone(
+        &mut self,
+        durability: Durability,
+        seq: u64,
+        request: Option<RequestId>,
+        answer: &Bytes,
+    ) {
+        let own = self.slot.index();
+        self.streams[own].append_unlogged(seq, request, answer);
+        self.sync(own);
+        let s = &mut self.streams[own];
+        s.stable = s.stable.max(durability.releases(s.prefix, s.synced));
     }
 
     /// The one place where what was received becomes synced.
@@ -555,15 +617,30 @@ impl MemberState {
             let seq = self.streams[stream].applied + 1;
             if let Some(delta) = self.streams[stream].log.get(seq) {
                 if self.table.adds_up(shape, delta) {
+                    applied(self.table.pages(), delta);
                     self.table.add_up(shape, stream, delta);
                 } else {
                     self.table.multiply(shape, stream);
-                    let fits = self.table.has_room_for(&delta.runs);
-                    if !fits || self.table.apply(shape, stream, delta, &prefixes).is_err() {
+                    if !self.table.has_room_for(&delta.runs) {
                         return false;
                     }
+                    // Who keeps books of the pages is told first: what the delta overwrites is still there.
+                    let first = !planted(Mutant::ToldOnceApplied);
+                    if first {
+                        applied(self.table.pages(), delta);
+                    }
+                    let (label, table) = (delta.label, &mut self.table);
+                    let (runs, bytes) = (&delta.runs, &delta.bytes);
+                    if table
+                        .apply(shape, stream, label, runs, bytes, &prefixes)
+                        .is_err()
+                    {
+                        return false;
+                    }
+                    if !first {
+                        applied(self.table.pages(), delta);
+                    }
                 }
-                applied(self.table.pages(), delta);
             } else {
                 debug_assert!(
                     false,

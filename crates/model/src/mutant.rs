@@ -64,6 +64,8 @@ mutants! {
         LargeNamedBeforeWritten = 102,
         NoOpNotRemembered = 104,
         GetShowsUnstable = 105,
+        ToldOnceApplied = 106,
+        WrittenBeyondItsPlace = 107,
     ]
     /// Those of the memory service (`staves-memory`).
     MEMORY: [

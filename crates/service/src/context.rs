@@ -171,6 +171,18 @@ impl BucketContext {
         self.member.update(request, kept, runs, bytes)
     }
 
+    /// The same, but takes runs and bytes out of the vectors only where the log keeps them.
+    pub fn commit_from(
+        &mut self,
+        request: Option<RequestId>,
+        kept: Bytes,
+        runs: &mut Vec<Run>,
+        bytes: &mut Vec<u8>,
+    ) -> u64 {
+        self.unflushed = true;
+        self.member.update_from(request, kept, runs, bytes)
+    }
+
     /// Records that delta `seq` wrote under a key hash: reads of it wait until it is stable.
     pub fn wrote(&mut self, key_hash: KeyHash, seq: u64) {
         if seq > self.member.stable() {

@@ -229,7 +229,7 @@ pub trait Service: Sized + Send + 'static {
         out: &mut BucketEffects,
     ) -> Outcome;
 
-    /// Follows a delta of another member that has been applied to the pages here.
+    /// Follows a delta of another member that is about to be applied to the pages here.
     fn note(&mut self, _pages: &Pages, _delta: &Delta) {}
     /// Follows a change of the pages themselves; true if they are others than before.
     fn follow_pages(&mut self, _member: &Member) -> bool {
