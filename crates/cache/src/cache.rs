@@ -14,8 +14,10 @@ use staves_wire::group::Delta;
 use staves_wire::service::{Address, Answer, Body};
 
 use crate::command::{self, Verdict};
+use crate::edit::Edit;
 use crate::kv::{Kv, Value, record_at};
 use crate::large::LargeWrite;
+use crate::write::NewValue;
 use crate::{Bucket, Options};
 
 /// Counters since the bucket was made.
@@ -27,6 +29,8 @@ pub struct Stats {
     pub hits: u64,
     /// Writes that took effect.
     pub writes: u64,
+    /// Those of them that wrote a record over the one before it.
+    pub in_place: u64,
     /// Compactions.
     pub compactions: u64,
 }
@@ -42,6 +46,8 @@ pub struct Cache {
     pub(crate) orphans: Vec<u32>,
     /// The log had no room for giving them back.
     pub(crate) orphans_wait: bool,
+    /// The memory of the last edit, for the next.
+    pub(crate) spare_edit: Edit,
     pub(crate) stats: Stats,
 }
 
@@ -56,6 +62,7 @@ impl Cache {
             large: None,
             orphans: Vec::new(),
             orphans_wait: false,
+            spare_edit: Edit::default(),
             stats: Stats::default(),
         };
         Bucket::new(cache, limits, member)
@@ -199,19 +206,18 @@ impl Service for Cache {
         // A write that changes nothing goes through the stream like any other: its answer is then known
         // to every copy, and a second copy of the request that comes late does not take effect after all.
         let kept = op.is_write() && header.request.is_some() && !planted(Mutant::NoOpNotRemembered);
-        let may_read = kept || context.member().may_read(now);
-        if !op.is_write() && !may_read {
+        let may_read = |context: &BucketContext| kept || context.member().may_read(now);
+        if !op.is_write() && !may_read(context) {
             return Outcome::Blocked { starved: false };
         }
         let Some(pages) = context.member().pages() else {
             return Outcome::Refuse(Refused::NotServing);
         };
-        let old = self
-            .kv
-            .find(pages, key_hash, op.key())
-            .map(|found| found.value);
-        match command::decide(&op, old, self.options.value_bytes_max) {
-            Verdict::Keep(_) if !may_read => Outcome::Blocked { starved: false },
+        let found = self.kv.find(pages, key_hash, op.key());
+        let old = found.map(|found| found.place);
+        let value = found.map(|found| found.value);
+        match command::decide(&op, value, self.options.value_bytes_max) {
+            Verdict::Keep(_) if !may_read(context) => Outcome::Blocked { starved: false },
             Verdict::Keep(answer) => {
                 self.stats.reads += 1;
                 self.stats.hits +=
@@ -223,7 +229,9 @@ impl Service for Cache {
                 }
             }
             Verdict::Put(value, answer) => {
-                match self.write(context, now, header, key_hash, op.key(), value, answer, out) {
+                let key = op.key();
+                let new = NewValue { key_hash, key, old };
+                match self.write(context, now, header, new, value, answer, out) {
                     // Refused for want of memory.
                     Outcome::Answer {
                         answer: full @ Answer::Error(..),
@@ -232,7 +240,10 @@ impl Service for Cache {
                     outcome => outcome,
                 }
             }
-            Verdict::Remove(answer) => self.remove(context, header, key_hash, op.key(), answer),
+            Verdict::Remove(answer) => {
+                let key = op.key();
+                self.remove(context, header, NewValue { key_hash, key, old }, answer)
+            }
         }
     }
 

@@ -110,7 +110,7 @@ fn pack(pages: &Pages, victims: &[(u32, u32)], into: usize) -> Option<Compaction
             let target = targets
                 .iter_mut()
                 .find(|t| t.len() + size <= EXTENT_BYTES)?;
-            target.extend_from_slice(&bytes[at..at + size]);
+            record::append_packed(target, &bytes[at..at + size]);
         }
     }
     let mut edit = Edit::default();

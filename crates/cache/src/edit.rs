@@ -6,6 +6,11 @@ use staves_wire::group::{Run, RunKind};
 use crate::record::{self, SegmentKind};
 use crate::segments::{SegmentPlace, start_of};
 
+/// Most bytes of an edit whose memory is kept for the next one.
+const KEPT_BYTES_MAX: usize = 4 << 10;
+/// Most runs of one.
+const KEPT_RUNS_MAX: usize = 16;
+
 /// Runs and their bytes, as [`staves_group::Member::update`] takes them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Edit {
@@ -14,28 +19,49 @@ pub(crate) struct Edit {
 }
 
 impl Edit {
-    /// Puts a live record, and its segment's head if it is the first there.
-    pub(crate) fn put(&mut self, place: SegmentPlace, key: &[u8], large: bool, body: &[&[u8]]) {
+    /// An empty edit in the memory of this one, unless that is much.
+    pub(crate) fn emptied(mut self) -> Edit {
+        if self.bytes.capacity() > KEPT_BYTES_MAX || self.runs.capacity() > KEPT_RUNS_MAX {
+            return Edit::default();
+        }
+        self.runs.clear();
+        self.bytes.clear();
+        self
+    }
+
+    /// Puts a live record, and its segment's head if it is the first there. `ends_one`: another record is marked dead
+    /// beside. The offset of the record.
+    pub(crate) fn put(
+        &mut self,
+        place: SegmentPlace,
+        key: &[u8],
+        large: bool,
+        body: &[&[u8]],
+        ends_one: bool,
+    ) -> u64 {
         let body_len = body.iter().map(|part| part.len()).sum();
+        let size = record::size(key.len(), body_len);
+        let (head, spare) = match place {
+            SegmentPlace::Open(_) => (0, 0),
+            SegmentPlace::Fresh(_) => (record::SEGMENT_HEADER, 0),
+            SegmentPlace::Over(_, bytes) => (0, bytes.saturating_sub(size)),
+        };
         // All at once, with the byte that ends the record before it: no further memory is asked for, and
         // none is left over.
-        let head = match place {
-            SegmentPlace::Open(_) => 0,
-            SegmentPlace::Fresh(_) => record::SEGMENT_HEADER,
-        };
-        self.bytes
-            .reserve_exact(head + record::size(key.len(), body_len) + 1);
+        let bytes = head + size + usize::from(ends_one);
+        self.bytes.reserve_exact(bytes);
         let from = self.bytes.len();
         let offset = match place {
-            SegmentPlace::Open(offset) => offset,
+            SegmentPlace::Open(offset) | SegmentPlace::Over(offset, _) => offset,
             SegmentPlace::Fresh(segment) => {
                 self.bytes
                     .extend_from_slice(&record::segment_header(SegmentKind::Log, 0));
                 start_of(segment)
             }
         };
-        record::append(&mut self.bytes, key, large, body);
+        record::append(&mut self.bytes, key, large, body, spare);
         self.run(offset, from);
+        offset + head as u64
     }
 
     /// Puts a chunk of a large value.

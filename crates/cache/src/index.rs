@@ -13,6 +13,11 @@ struct IndexEntry {
 }
 
 impl IndexEntry {
+    fn new(key_hash: KeyHash, offset: u64) -> IndexEntry {
+        let at = u32::try_from(offset / 8).expect("records lie within a bucket's first 32 GiB");
+        IndexEntry { key_hash, at }
+    }
+
     fn offset(self) -> u64 {
         u64::from(self.at) * 8
     }
@@ -45,12 +50,23 @@ impl Index {
         if self.find(key_hash, |o| o == offset).is_some() {
             return false;
         }
-        let at = u32::try_from(offset / 8).expect("records lie within a bucket's first 32 GiB");
-        self.table
-            .insert_unique(key_hash.spread(), IndexEntry { key_hash, at }, |e| {
-                e.key_hash.spread()
-            });
+        self.insert(key_hash, offset);
         true
+    }
+
+    /// Adds an entry that is known not to be there.
+    pub(crate) fn insert(&mut self, key_hash: KeyHash, offset: u64) {
+        let entry = IndexEntry::new(key_hash, offset);
+        self.table
+            .insert_unique(key_hash.spread(), entry, |e| e.key_hash.spread());
+    }
+
+    /// Changes the offset of an entry. Does nothing if there is none.
+    pub(crate) fn change(&mut self, key_hash: KeyHash, from: u64, to: u64) {
+        let was = IndexEntry::new(key_hash, from);
+        if let Some(entry) = self.table.find_mut(key_hash.spread(), |e| *e == was) {
+            *entry = IndexEntry::new(key_hash, to);
+        }
     }
 
     /// Removes one entry with this key hash whose offset `is` the one; returns the offset.
@@ -89,6 +105,9 @@ mod tests {
             index.add(KeyHash(7), 16) && index.add(KeyHash(7), 48) && !index.add(KeyHash(7), 16)
         );
         assert_eq!(index.find(KeyHash(7), |o| o == 48), Some(48));
+        index.change(KeyHash(7), 48, 64);
+        index.change(KeyHash(7), 64, 48);
+        index.change(KeyHash(7), 64, 80);
         assert_eq!(index.remove(KeyHash(7), |o| o == 16), Some(16));
         assert_eq!(index.remove(KeyHash(7), |o| o == 16), None);
         assert_eq!(index.sorted(), vec![(KeyHash(7), 48)]);

@@ -1,14 +1,15 @@
 //! The index over a bucket's records, kept up by looking at each delta; and what a key's value is.
 //!
-//! [`Kv::note`] is the one way in which it changes, at the data bucket and at its copies alike. So what
+//! [`Kv::note`] is the way in which it changes, at the data bucket and at its copies alike. So what
 //! a copy knows when it is promoted is what the data bucket knew, and both are what [`Kv::scan`] would
-//! find in the pages: [`Kv::check`] compares them.
+//! find in the pages: [`Kv::check`] compares them. For a plain write the data bucket knows already what
+//! `note` would find out from the delta, and says so ([`Kv::put`]).
 
 use std::cell::Cell;
 
 use bytes::Bytes;
 use staves_service::KeyHash;
-use staves_store::{EXTENT_BYTES, EXTENT_PAGES, Pages};
+use staves_store::{EXTENT_BYTES, Pages};
 use staves_wire::group::{Run, RunKind};
 
 use crate::index::Index;
@@ -21,9 +22,9 @@ pub struct Kv {
     pub(crate) index: Index,
     pub(crate) segments: Segments,
     /// Bytes of keys and values.
-    payload: u64,
+    pub(crate) payload: u64,
     /// Segments whose records could not be read to their end.
-    damaged: u32,
+    pub(crate) damaged: u32,
 }
 
 /// A value where it lies.
@@ -74,8 +75,34 @@ impl Value<'_> {
 /// A key's live record.
 #[derive(Clone, Copy)]
 pub(crate) struct Found<'a> {
-    pub offset: u64,
+    pub place: RecordPlace,
     pub value: Value<'a>,
+}
+
+/// The place of a record, and its numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RecordPlace {
+    pub offset: u64,
+    /// Bytes up to the next record.
+    pub bytes: usize,
+    /// Bytes of them that it takes up.
+    pub size: usize,
+    /// Bytes of key and value.
+    pub payload: u64,
+    pub large: bool,
+}
+
+impl RecordPlace {
+    pub(crate) fn of(offset: u64, record: &Record<'_>) -> RecordPlace {
+        let size = record.size();
+        RecordPlace {
+            offset,
+            bytes: size + record.spare,
+            size,
+            payload: record.payload(),
+            large: record.large,
+        }
+    }
 }
 
 impl Kv {
@@ -108,7 +135,33 @@ impl Kv {
             Some(large) => Value::Large(pages, large),
             None => Value::Inline(record.body),
         };
-        Some(Found { offset, value })
+        let place = RecordPlace::of(offset, &record);
+        Some(Found { place, value })
+    }
+
+    /// Does as [`Kv::note`] for a delta that puts one small value's record, and ends that of its key's old one, which
+    /// was small, too, or lies in the same place.
+    pub(crate) fn put(&mut self, key_hash: KeyHash, new: RecordPlace, old: Option<RecordPlace>) {
+        let segment = segment_of(new.offset);
+        self.payload += new.payload;
+        if let Some(old) = old {
+            self.payload = self.payload.saturating_sub(old.payload);
+        }
+        if let Some(old) = old.filter(|old| old.offset == new.offset) {
+            let (bytes, payload) = ((old.size, new.size), (old.payload, new.payload));
+            return self.segments.resize(segment, bytes, payload);
+        }
+        let end = (new.offset - start_of(segment)) as usize + new.bytes;
+        self.segments.fill(segment, end);
+        self.segments.add(segment, new.size, new.payload);
+        match old {
+            None => self.index.insert(key_hash, new.offset),
+            Some(old) => {
+                self.index.change(key_hash, old.offset, new.offset);
+                let was = segment_of(old.offset);
+                self.segments.remove(was, old.size, old.payload);
+            }
+        }
     }
 
     /// The segments of a record's chunks; none for a small value.
@@ -117,7 +170,7 @@ impl Kv {
         large.map_or_else(Vec::new, |l| l.chunks().collect())
     }
 
-    /// Takes in a delta's runs: before the pages have them (at the data bucket) or after (at a copy).
+    /// Takes in a delta's runs before the pages have them: what is written over is still there.
     pub(crate) fn note(&mut self, pages: &Pages, runs: &[Run], bytes: &[u8]) {
         if runs.iter().any(|r| r.kind == RunKind::Zero) {
             self.note_zeroes(runs, bytes);
@@ -126,14 +179,13 @@ impl Kv {
             if part == [record::DEAD] {
                 self.note_death(pages, offset);
             } else {
-                self.note_written(offset, part);
+                self.note_written(pages, offset, part);
             }
         }
     }
 
     // A segment that still has records is zeroed only when the same delta writes them all again, with
-    // their keys (compaction). So their entries are found by the key hashes of the new ones; the pages may be
-    // gone already.
+    // their keys (compaction). So their entries are found by the key hashes of the new ones.
     fn note_zeroes(&mut self, runs: &[Run], bytes: &[u8]) {
         let zeroes = runs.iter().filter(|r| r.kind == RunKind::Zero);
         let zeroed: Vec<u32> = zeroes.flat_map(segments_in).collect();
@@ -190,7 +242,7 @@ impl Kv {
         }
     }
 
-    fn note_written(&mut self, offset: u64, part: &[u8]) {
+    fn note_written(&mut self, pages: &Pages, offset: u64, part: &[u8]) {
         let segment = segment_of(offset);
         if offset == start_of(segment) {
             let (kind, bytes) = record::segment_kind(part);
@@ -200,100 +252,45 @@ impl Kv {
             }
         }
         for (at, record) in records_of(offset, part) {
-            self.note_record(at, &record);
+            if !self.note_record(at, &record) {
+                self.note_overwrite(pages, at, &record);
+            }
         }
     }
 
-    fn note_record(&mut self, offset: u64, record: &Record<'_>) {
+    // False if a live record of the key lies there already.
+    pub(crate) fn note_record(&mut self, offset: u64, record: &Record<'_>) -> bool {
         let segment = segment_of(offset);
-        let aligned = offset.is_multiple_of(8);
-        if !aligned || self.segments.get(segment).kind != SegmentKind::Log {
-            return;
+        let end = (offset - start_of(segment)) as usize + record.place();
+        let fits = offset.is_multiple_of(8) && end <= EXTENT_BYTES;
+        if !fits || self.segments.get(segment).kind != SegmentKind::Log {
+            return true;
         }
-        let end = (offset - start_of(segment)) as usize + record.size();
         self.segments.fill(segment, end);
-        if record.live && self.index.add(KeyHash::of(record.key), offset) {
-            self.segments.add(segment, record.size(), record.payload());
-            self.payload += record.payload();
-            if let Some(large) = record.as_large() {
-                self.segments.name(large.chunks(), true);
-            }
+        if !record.live {
+            return true;
         }
+        if !self.index.add(KeyHash::of(record.key), offset) {
+            return false;
+        }
+        self.segments.add(segment, record.size(), record.payload());
+        self.payload += record.payload();
+        if let Some(large) = record.as_large() {
+            self.segments.name(large.chunks(), true);
+        }
+        true
     }
 
-    /// Reads the index out of the pages.
-    pub fn scan(pages: &Pages) -> Kv {
-        let mut kv = Kv::default();
-        let extents = (pages.end_page() / EXTENT_PAGES).min(crate::segments::SEGMENTS_MAX);
-        let each = || (0..extents).filter(|s| pages.exists(start_of(*s)));
-        // Kinds first: a record may name chunks that lie behind it.
-        for segment in each() {
-            let (kind, bytes) =
-                record::segment_kind(pages.slice(start_of(segment), SEGMENT_HEADER));
-            if kind != SegmentKind::Free {
-                kv.segments.begin(segment, kind);
-            }
-            if kind == SegmentKind::Chunk {
-                kv.segments.fill(segment, SEGMENT_HEADER + bytes);
-            }
-        }
-        for segment in each()
-            .filter(|s| kv.segments.get(*s).kind == SegmentKind::Log)
-            .collect::<Vec<_>>()
-        {
-            let first = start_of(segment) + SEGMENT_HEADER as u64;
-            let mut records = Records::new(pages.slice(first, EXTENT_BYTES - SEGMENT_HEADER));
-            for (at, record) in &mut records {
-                kv.note_record(first + at as u64, &record);
-            }
-            kv.damaged += u32::from(records.malformed);
-        }
-        kv
-    }
-
-    /// Compares with a scan of the pages, and says what differs.
-    pub fn check(&self, pages: &Pages) -> Result<(), String> {
-        let scan = Kv::scan(pages);
-        if scan.damaged > 0 {
-            return Err(format!(
-                "{} segments hold bytes that are no records",
-                scan.damaged
-            ));
-        }
-        if (self.payload, self.count()) != (scan.payload, scan.count()) {
-            return Err(format!(
-                "the index has {} keys of {} bytes, the pages have {} of {}",
-                self.count(),
-                self.payload,
-                scan.count(),
-                scan.payload
-            ));
-        }
-        let (ours, theirs) = (self.segments.facts(), scan.segments.facts());
-        if ours != theirs {
-            let differs = ours.iter().zip(theirs).position(|(o, t)| o != t);
-            let at = differs.unwrap_or(ours.len().min(theirs.len()));
-            return Err(format!(
-                "segment {at} is {:?} by the index and {:?} by the pages",
-                ours.get(at),
-                theirs.get(at)
-            ));
-        }
-        if self.index.sorted() != scan.index.sorted() {
-            return Err("the index and a scan of the pages name different records".into());
-        }
-        let keys_twice = scan.index.sorted().iter().any(|(key_hash, offset)| {
-            let record = record_at(pages, *offset);
-            record.is_none_or(|r| {
-                scan.find(pages, *key_hash, r.key)
-                    .is_none_or(|f| f.offset != *offset)
-            })
-        });
-        if keys_twice {
-            Err("one key has two live records".into())
-        } else {
-            Ok(())
-        }
+    // In its place, by one of the same key. No delta of ours does that to or by a large value.
+    fn note_overwrite(&mut self, pages: &Pages, offset: u64, record: &Record<'_>) {
+        let Some(old) = record_at(pages, offset) else {
+            return;
+        };
+        let (old, new) = (
+            RecordPlace::of(offset, &old),
+            RecordPlace::of(offset, record),
+        );
+        self.put(KeyHash::of(record.key), new, Some(old));
     }
 }
 

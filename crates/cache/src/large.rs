@@ -17,7 +17,7 @@ use crate::cache::Cache;
 use crate::command;
 use crate::edit::Edit;
 use crate::record::{self, LARGE_HEADER, SEGMENT_ROOM};
-use crate::write::out_of_memory;
+use crate::write::{NewValue, out_of_memory};
 
 /// One large write. A bucket has one at a time; others wait their turn.
 pub(crate) struct LargeWrite {
@@ -193,16 +193,12 @@ impl Cache {
             return UpdateError::Full.into();
         }
         let (header, answer) = (&large.header, &large.answer);
-        match self.put(
-            context,
-            now,
-            header,
-            large.key_hash,
-            &large.key,
-            true,
-            &body,
-            answer,
-        ) {
+        let new = NewValue {
+            key_hash: large.key_hash,
+            key: &large.key,
+            old: self.find_place(context, large.key_hash, &large.key),
+        };
+        match self.put(context, now, header, new, true, &body, answer) {
             Ok(seq) => Progress::Done(seq, large.answer.clone()),
             Err(stop) => stop.into(),
         }

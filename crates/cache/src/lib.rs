@@ -6,16 +6,16 @@
 //!
 //! **Path of the data.** A door submits an operation to the [`Bucket`]. A read of a settled key under a
 //! lease is answered at once, out of the pages. A write is decided (`command`) against the key's old
-//! value, given a place (`write`), and becomes one delta of the group (`edit`): append the new record,
-//! mark the old one dead. At each copy the same delta passes through [`Kv::note`], so that the copy has
-//! the index when it is promoted.
+//! value, given a place (`write`), and becomes one delta of the group (`edit`): the new record over the
+//! old one where it fits, else at the end of a segment, with a mark that the old one is dead. At each copy
+//! the same delta passes through [`Kv::note`], so that the copy has the index when it is promoted.
 //!
 //! **Invariants.** The index is what a scan of the pages would find, at the data bucket and at every
 //! complete copy, after each delta (`Bucket::check`). A key has at most one live record. A chunk of a
 //! large value is named by one live record, belongs to a write in progress, or is about to be given
 //! back.
 //!
-//! **Layout.** `record`: the bytes, drawn. `index`, `segments`, `kv`: what is known of them.
+//! **Layout.** `record`: the bytes, drawn. `index`, `segments`, `kv`, `scan`: what is known of them.
 //! `command`: what commands mean. `edit`, `compact`: changes. `cache`, `write`, `large`: the service.
 //!
 //! **Not here.** The bucket around the service (`staves-service`), routing of keys to buckets and the RESP
@@ -30,6 +30,7 @@ mod index;
 mod kv;
 mod large;
 mod record;
+mod scan;
 mod segments;
 mod write;
 

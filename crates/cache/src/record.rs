@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! segment   0  kind      u8   1 log of records, 2 chunk of a large value (0: no segment)
-//!           1  version   u8   1
+//!           1  version   u8   2
 //!           2  -         u16  0
 //!           4  bytes     u32  a chunk's bytes; 0 for a log
 //!           8  -         u64  0
@@ -12,10 +12,10 @@
 //!
 //! record    0  state     u8   1 live, 2 dead (0: the segment's records end here)
 //!           1  form      u8   bit 0: large. Bit 1 is kept for "an expiry of 8 bytes follows the header"
-//!           2  -         u16  0
+//!           2  spare     u16  room behind it that is its own, in units of 8 bytes
 //!           4  key       u32  bytes
 //!           8  body      u32  bytes
-//!          12  key, body, zeroes up to a multiple of 8 from the record's start
+//!          12  key, body, zeroes up to a multiple of 8 from the record's start; then the spare room, of any bytes
 //!
 //! large     0  total     u64  bytes of the whole value
 //! body      8  chunk     u32  bytes of each chunk but perhaps the last
@@ -23,7 +23,9 @@
 //!          16  count x u32    their segments, in order; then the value's tail, inline
 //! ```
 //!
-//! A record, once written, changes in one byte only: its state, when it dies. What a parser meets here
+//! A record, once written, changes in two ways: in one byte, its state, when it dies; or, while it lives, as a whole,
+//! when its key gets a value that fits into its place. That is one run of one delta, with the lengths and the spare
+//! room in it, so nobody meets a record that is half the one and half the other. What a parser meets here
 //! came from another node, so each length is checked before it is believed.
 
 use staves_store::EXTENT_BYTES;
@@ -41,7 +43,9 @@ pub(crate) const DEAD: u8 = 2;
 
 const LIVE: u8 = 1;
 const LARGE: u8 = 1;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The unit of a record's size and of its spare room.
+const UNIT: usize = 8;
 
 /// The contents of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,6 +88,8 @@ pub(crate) fn segment_kind(segment: &[u8]) -> (SegmentKind, usize) {
 pub(crate) struct Record<'a> {
     pub live: bool,
     pub large: bool,
+    /// Bytes behind it that are its own.
+    pub spare: usize,
     pub key: &'a [u8],
     pub body: &'a [u8],
 }
@@ -111,6 +117,7 @@ impl<'a> Record<'a> {
         let record = Record {
             live,
             large: form & LARGE != 0,
+            spare: usize::from(u16::from_le_bytes([bytes[2], bytes[3]])) * UNIT,
             key,
             body: &rest[..body_len],
         };
@@ -123,6 +130,11 @@ impl<'a> Record<'a> {
     /// Bytes that it takes up.
     pub(crate) fn size(&self) -> usize {
         size(self.key.len(), self.body.len())
+    }
+
+    /// Bytes from its start to the next record: its own and the spare ones.
+    pub(crate) fn place(&self) -> usize {
+        self.size() + self.spare
     }
 
     /// The list of its chunks, if it is large.
@@ -181,15 +193,27 @@ pub(crate) fn size(key: usize, body: usize) -> usize {
     RECORD_HEADER
         .saturating_add(key)
         .saturating_add(body)
-        .next_multiple_of(8)
+        .next_multiple_of(UNIT)
 }
 
-/// Appends a live record to `into`; the body comes in parts.
-pub(crate) fn append(into: &mut Vec<u8>, key: &[u8], large: bool, body: &[&[u8]]) {
+/// Returns whether a record of so many bytes is written over one in a place of so many: it must fit, and leave no more
+/// than a quarter of the place spare.
+pub(crate) fn fits_over(place: usize, size: usize) -> bool {
+    let spare_max = (place / 4).max(UNIT);
+    place
+        .checked_sub(size)
+        .is_some_and(|spare| spare <= spare_max)
+}
+
+/// Appends a live record to `into`, with so many spare bytes behind it that are there already; the body comes in parts.
+pub(crate) fn append(into: &mut Vec<u8>, key: &[u8], large: bool, body: &[&[u8]], spare: usize) {
     let body_len: usize = body.iter().map(|part| part.len()).sum();
     let end = into.len() + size(key.len(), body_len);
     into.reserve(end - into.len());
-    into.extend_from_slice(&[LIVE, if large { LARGE } else { 0 }, 0, 0]);
+    let [low, high] = u16::try_from(spare / UNIT)
+        .unwrap_or(u16::MAX)
+        .to_le_bytes();
+    into.extend_from_slice(&[LIVE, if large { LARGE } else { 0 }, low, high]);
     into.extend_from_slice(&(key.len() as u32).to_le_bytes());
     into.extend_from_slice(&(body_len as u32).to_le_bytes());
     into.extend_from_slice(key);
@@ -197,6 +221,13 @@ pub(crate) fn append(into: &mut Vec<u8>, key: &[u8], large: bool, body: &[&[u8]]
         into.extend_from_slice(part);
     }
     into.resize(end, 0);
+}
+
+/// Appends a record as it lies elsewhere, without its spare room.
+pub(crate) fn append_packed(into: &mut Vec<u8>, record: &[u8]) {
+    let from = into.len();
+    into.extend_from_slice(record);
+    into[from + 2..from + 4].fill(0);
 }
 
 /// The head of a large body and its list of chunks; the tail comes after it.
@@ -212,7 +243,7 @@ pub(crate) fn large_head(total: usize, chunk_bytes: usize, chunks: &[u32]) -> Ve
 }
 
 /// The records that lie one after another in `bytes`, with where each starts. Ends at the first that is
-/// none, and says of it whether it was malformed.
+/// none, and says of it whether it was malformed. The spare room of the last may lie beyond the bytes.
 pub(crate) struct Records<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -236,7 +267,7 @@ impl<'a> Iterator for Records<'a> {
         match Record::parse(self.bytes.get(self.at..)?) {
             Ok(Some(record)) => {
                 let at = self.at;
-                self.at += record.size();
+                self.at += record.place();
                 Some((at, record))
             }
             Ok(None) => None,
@@ -261,10 +292,11 @@ mod tests {
     #[test]
     fn records_are_read_back_in_order() {
         let mut bytes = Vec::new();
-        append(&mut bytes, b"k", false, &[b"value"]);
+        append(&mut bytes, b"k", false, &[b"value"], 16);
+        bytes.extend_from_slice(&[0xff; 16]);
         let second = bytes.len();
         let head = large_head(300, 100, &[7, 9]);
-        append(&mut bytes, b"large", true, &[&head, &[5; 100]]);
+        append(&mut bytes, b"large", true, &[&head, &[5; 100]], 0);
         bytes.resize(bytes.len() + 40, 0);
 
         let mut records = Records::new(&bytes);
@@ -287,11 +319,14 @@ mod tests {
     #[test]
     fn the_layout_is_the_one_drawn_above() {
         let mut bytes = Vec::new();
-        append(&mut bytes, b"ab", false, &[b"xyz"]);
-        assert_eq!(bytes, b"\x01\0\0\0\x02\0\0\0\x03\0\0\0abxyz\0\0\0\0\0\0\0");
+        append(&mut bytes, b"ab", false, &[b"xyz"], 264);
+        assert_eq!(
+            bytes,
+            b"\x01\0\x21\0\x02\0\0\0\x03\0\0\0abxyz\0\0\0\0\0\0\0"
+        );
         assert_eq!(
             &segment_header(SegmentKind::Chunk, 258)[..8],
-            b"\x02\x01\0\0\x02\x01\0\0"
+            b"\x02\x02\0\0\x02\x01\0\0"
         );
     }
 

@@ -32,6 +32,8 @@ pub(crate) enum SegmentPlace {
     Open(u64),
     /// First in this segment, which must be begun.
     Fresh(u32),
+    /// Over the record at this offset, whose place has so many bytes.
+    Over(u64, usize),
 }
 
 /// All segments of a bucket.
@@ -106,6 +108,10 @@ impl Segments {
 
     /// A live record was added, ending at `fill`.
     pub(crate) fn add(&mut self, segment: u32, bytes: usize, payload: u64) {
+        self.add_of(segment, bytes, payload, 1);
+    }
+
+    fn add_of(&mut self, segment: u32, bytes: usize, payload: u64, records: u32) {
         let Some(s) = self
             .all
             .get_mut(segment as usize)
@@ -115,9 +121,15 @@ impl Segments {
         };
         let before = s.live;
         s.live = s.live.saturating_add(bytes as u32);
-        s.records = s.records.saturating_add(1);
+        s.records = s.records.saturating_add(records);
         s.payload = s.payload.saturating_add(payload);
         self.live += u64::from(s.live - before);
+    }
+
+    /// A live record was written over by another one of its key.
+    pub(crate) fn resize(&mut self, segment: u32, bytes: (usize, usize), payload: (u64, u64)) {
+        self.remove_of(segment, bytes.0, payload.0, 0);
+        self.add_of(segment, bytes.1, payload.1, 0);
     }
 
     /// Records reach up to `fill`.
@@ -129,20 +141,26 @@ impl Segments {
 
     /// A live record died.
     pub(crate) fn remove(&mut self, segment: u32, bytes: usize, payload: u64) {
+        if self.remove_of(segment, bytes, payload, 1) && !self.open.contains(&segment) {
+            self.empty.push(segment);
+        }
+    }
+
+    /// True if the segment has no live record any more.
+    fn remove_of(&mut self, segment: u32, bytes: usize, payload: u64, records: u32) -> bool {
         let Some(s) = self
             .all
             .get_mut(segment as usize)
             .filter(|s| s.kind == SegmentKind::Log)
         else {
-            return;
+            return false;
         };
         let bytes = s.live.min(bytes as u32);
-        (s.live, s.records) = (s.live - bytes, s.records.saturating_sub(1));
+        (s.live, s.records) = (s.live - bytes, s.records.saturating_sub(records));
         s.payload = s.payload.saturating_sub(payload);
+        let ended = s.records == 0;
         self.live -= u64::from(bytes);
-        if s.records == 0 && !self.open.contains(&segment) {
-            self.empty.push(segment);
-        }
+        ended
     }
 
     /// A large value's record names these chunks, or no longer does.

@@ -4,17 +4,18 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use staves_model::Time;
+use staves_model::mutant::{Mutant, planted};
 use staves_service::{
     BucketContext, BucketEffects, Growth, KeyHash, OpHeader, Outcome, UpdateError,
 };
 use staves_wire::error::ErrorCode;
-use staves_wire::group::RequestId;
+use staves_wire::group::{RequestId, RunKind};
 use staves_wire::service::Answer;
 
 use crate::cache::Cache;
 use crate::compact::{self, Aim};
 use crate::edit::Edit;
-use crate::kv::Kv;
+use crate::kv::{Kv, RecordPlace};
 use crate::large::LargeWrite;
 use crate::record::{self, SEGMENT_ROOM};
 use crate::segments::SegmentPlace;
@@ -27,6 +28,14 @@ const EMPTY_PER_DELTA: usize = 8;
 const ORPHANS_PER_DELTA: usize = 256;
 /// Extents reserved and not used that a bucket does not bother to give back.
 const SPARE_EXTENTS: u32 = 8;
+
+/// The key that a write is about, and the record that it has.
+#[derive(Clone, Copy)]
+pub(crate) struct NewValue<'a> {
+    pub key_hash: KeyHash,
+    pub key: &'a [u8],
+    pub old: Option<RecordPlace>,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Compacted {
@@ -43,24 +52,14 @@ impl Cache {
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        key_hash: KeyHash,
-        key: &[u8],
+        new: NewValue<'_>,
         value: Cow<'_, [u8]>,
         answer: Answer,
         out: &mut BucketEffects,
     ) -> Outcome {
         let inline_max = self.options.inline_bytes_max.min(SEGMENT_ROOM);
-        if record::size(key.len(), value.len()) <= inline_max {
-            return match self.put(
-                context,
-                now,
-                header,
-                key_hash,
-                key,
-                false,
-                &[&value],
-                &answer,
-            ) {
+        if record::size(new.key.len(), value.len()) <= inline_max {
+            return match self.put(context, now, header, new, false, &[&value], &answer) {
                 Ok(seq) => Outcome::write(seq, answer),
                 Err(stop) => stop.outcome(out_of_memory),
             };
@@ -71,8 +70,8 @@ impl Cache {
         self.large = Some(LargeWrite::new(
             &self.options,
             *header,
-            key_hash,
-            key,
+            new.key_hash,
+            new.key,
             value,
             answer,
         ));
@@ -80,25 +79,52 @@ impl Cache {
         Outcome::Later
     }
 
-    /// One delta: the new record, and the end of the old one. Nothing has changed if it stops.
+    /// One delta: the new record, in the place of the old one or beside its end. Nothing has changed if it stops.
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn put(
         &mut self,
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        key_hash: KeyHash,
-        key: &[u8],
+        mut new: NewValue<'_>,
         large: bool,
         body: &[&[u8]],
         answer: &Answer,
     ) -> Result<u64, UpdateError> {
-        let body_len = body.iter().map(|part| part.len()).sum();
-        let place = self.place(context, now, record::size(key.len(), body_len))?;
-        let mut edit = Edit::default();
-        edit.put(place, key, large, body);
-        self.end_old(context, key_hash, key, &mut edit)?;
-        let seq = self.make(context, header, key_hash, edit, answer)?;
+        let (key, body_len) = (new.key, body.iter().map(|part| part.len()).sum());
+        let size = record::size(key.len(), body_len);
+        let over = new
+            .old
+            .filter(|old| !large && can_be_written_over(old, size));
+        let place = match over {
+            Some(old) => SegmentPlace::Over(old.offset, old.bytes),
+            None => match self.kv.segments.place(size) {
+                Some(place) => place,
+                None => {
+                    let place = self.make_place(context, now, size)?;
+                    // Compaction may have moved it.
+                    new.old = self.find_place(context, new.key_hash, key);
+                    place
+                }
+            },
+        };
+        let ends = new.old.filter(|_| over.is_none());
+        let mut edit = std::mem::take(&mut self.spare_edit);
+        let offset = edit.put(place, key, large, body, ends.is_some());
+        if let Some(old) = ends {
+            end_old(context, &old, &mut edit)?;
+        }
+        let any_large = large || new.old.is_some_and(|old| old.large);
+        let plain = !any_large && !matches!(place, SegmentPlace::Fresh(_));
+        let known = RecordPlace {
+            offset,
+            bytes: over.map_or(size, |old| old.bytes),
+            size,
+            payload: (key.len() + body_len) as u64,
+            large,
+        };
+        let seq = self.make(context, header, new, edit, plain.then_some(known), answer)?;
+        self.stats.in_place += u64::from(over.is_some());
         if let SegmentPlace::Fresh(segment) = place {
             self.kv.segments.open(segment);
         }
@@ -110,41 +136,40 @@ impl Cache {
         &mut self,
         context: &mut BucketContext,
         header: &OpHeader,
-        key_hash: KeyHash,
-        key: &[u8],
+        gone: NewValue<'_>,
         answer: Answer,
     ) -> Outcome {
         let mut edit = Edit::default();
-        let made = self
-            .end_old(context, key_hash, key, &mut edit)
-            .and_then(|()| self.make(context, header, key_hash, edit, &answer));
+        let ended = match &gone.old {
+            Some(old) => end_old(context, old, &mut edit),
+            None => Ok(()),
+        };
+        let made = ended.and_then(|()| self.make(context, header, gone, edit, None, &answer));
         match made {
             Ok(seq) => Outcome::write(seq, answer),
             Err(stop) => stop.outcome(out_of_memory),
         }
     }
 
-    fn end_old(
+    /// The place of a key's record.
+    pub(crate) fn find_place(
         &self,
         context: &BucketContext,
         key_hash: KeyHash,
         key: &[u8],
-        edit: &mut Edit,
-    ) -> Result<(), UpdateError> {
-        let pages = context.member().pages().ok_or(UpdateError::NotServing)?;
-        if let Some(old) = self.kv.find(pages, key_hash, key) {
-            edit.kill(old.offset);
-            edit.zero(Kv::chunks_of(pages, old.offset));
-        }
-        Ok(())
+    ) -> Option<RecordPlace> {
+        let found = self.kv.find(context.member().pages()?, key_hash, key)?;
+        Some(found.place)
     }
 
+    /// `known`: the one record that it puts, if what [`Kv::put`] says is true of it.
     fn make(
         &mut self,
         context: &mut BucketContext,
         header: &OpHeader,
-        key_hash: KeyHash,
+        NewValue { key_hash, old, .. }: NewValue<'_>,
         mut edit: Edit,
+        known: Option<RecordPlace>,
         answer: &Answer,
     ) -> Result<u64, UpdateError> {
         let kept = BucketContext::kept(header, answer);
@@ -153,6 +178,12 @@ impl Cache {
         if let Err(stop) = context.admit(edit.runs.len(), edit.bytes.len(), kept.len()) {
             self.kv.segments.put_back_empty(empty);
             return Err(stop);
+        }
+        // Of segments that are given back only `note` keeps the books.
+        let zeroes = edit.runs.iter().any(|r| r.kind == RunKind::Zero);
+        match known.filter(|_| !zeroes) {
+            Some(new) => self.kv.put(key_hash, new, old),
+            None => self.note_own(context, &edit),
         }
         let seq = self.commit(context, header.request, kept, edit);
         context.wrote(key_hash, seq);
@@ -167,34 +198,37 @@ impl Cache {
         edit: Edit,
     ) -> Result<(), UpdateError> {
         context.admit(edit.runs.len(), edit.bytes.len(), 0)?;
+        self.note_own(context, &edit);
         self.commit(context, None, Bytes::new(), edit);
         Ok(())
     }
 
-    /// The one place where deltas are made. The log has admitted it.
+    fn note_own(&mut self, context: &BucketContext, edit: &Edit) {
+        if let Some(pages) = context.member().pages() {
+            self.kv.note(pages, &edit.runs, &edit.bytes);
+        }
+    }
+
+    /// The one place where deltas are made. The log has admitted it, and the index knows of it.
     fn commit(
         &mut self,
         context: &mut BucketContext,
         request: Option<RequestId>,
         kept: Bytes,
-        edit: Edit,
+        mut edit: Edit,
     ) -> u64 {
-        if let Some(pages) = context.member().pages() {
-            self.kv.note(pages, &edit.runs, &edit.bytes);
-        }
-        context.commit(request, kept, edit.runs, Bytes::from(edit.bytes))
+        let seq = context.commit_from(request, kept, &mut edit.runs, &mut edit.bytes);
+        self.spare_edit = edit.emptied();
+        seq
     }
 
-    /// A place for a record of so many bytes, all its memory reserved at every member.
-    fn place(
+    /// A place for a record of so many bytes that no open segment has room for, all its memory reserved at every member.
+    fn make_place(
         &mut self,
         context: &mut BucketContext,
         now: Time,
         bytes: usize,
     ) -> Result<SegmentPlace, UpdateError> {
-        if let Some(place) = self.kv.segments.place(bytes) {
-            return Ok(place);
-        }
         // Waste is taken back at the pace at which new segments are begun.
         if self.is_untidy() {
             self.compact(context, Aim::Tidy);
@@ -317,6 +351,22 @@ impl Cache {
             self.orphans.truncate(rest);
         }
     }
+}
+
+/// Returns whether the record of a small value that takes so many bytes is written over this one.
+fn can_be_written_over(old: &RecordPlace, size: usize) -> bool {
+    let beyond = planted(Mutant::WrittenBeyondItsPlace) && size <= 2 * old.bytes;
+    !old.large && (record::fits_over(old.bytes, size) || beyond)
+}
+
+/// Marks a record dead, and gives its chunks back.
+fn end_old(context: &BucketContext, old: &RecordPlace, edit: &mut Edit) -> Result<(), UpdateError> {
+    edit.kill(old.offset);
+    if old.large {
+        let pages = context.member().pages().ok_or(UpdateError::NotServing)?;
+        edit.zero(Kv::chunks_of(pages, old.offset));
+    }
+    Ok(())
 }
 
 /// Requests so many extents beyond those in use, and one more when they are just enough, so that the next

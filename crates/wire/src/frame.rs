@@ -51,6 +51,8 @@ pub const VERSION_MIN: u8 = 8;
 /// 7. That bound may be strict: of a value beyond it the answer says how large it is. An ack says that its member rests:
 ///    older versions cannot read it.
 /// 8. Writes of a load say that they are: nobody else's are taken where it goes on.
+///    A delta of a cache may put a record over the one of its key, and a record says how much spare room is behind it: copies
+///    of older versions would lose count of both.
 pub const VERSION_MAX: u8 = 8;
 
 /// More frames of this message follow.

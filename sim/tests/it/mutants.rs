@@ -107,6 +107,8 @@ hunts! {
     a_copy_that_keeps_no_index_is_found: CopyForgetsIndex, 1 + 2, mixed, 8;
     a_large_value_named_before_its_chunks_is_found: LargeNamedBeforeWritten, 1 + 2, mixed, 8;
     a_get_of_what_no_copy_has_yet_is_found: GetShowsUnstable, 1 + 2, mixed, 40, "I8 node";
+    a_copy_that_is_told_of_a_delta_once_it_has_it_is_found: ToldOnceApplied, 1 + 2, mixed, 8;
+    a_value_written_beyond_the_place_of_its_record_is_found: WrittenBeyondItsPlace, 1 + 2, mixed, 8;
 }
 
 // Bugs of groups with m > 1.

@@ -49,6 +49,45 @@ fn a_write_and_a_read_of_it_wait_for_every_copy() {
     ));
 }
 
+/// I8 and rule 4: a value written over another one is shown to nobody before every copy has it, and a copy keeps the one
+/// before until then. What no survivor has received never was.
+#[test]
+fn the_version_before_lasts_until_the_one_in_its_place_is_stable() {
+    let mut cluster = trio();
+    cluster.set(b"k", &bytes(1, 600)).unwrap();
+    cluster.set(b"next", &bytes(2, 600)).unwrap();
+    cluster.settle();
+    // One copy receives it and does not apply it; nobody is told.
+    cluster.cut_off.push(2);
+    let write = cluster.submit(None, &set(b"k", &bytes(3, 590)));
+    let read = cluster.submit(None, &Op::Get { key: b"k" });
+    cluster.deliver();
+    assert_eq!(cluster.cache().stats().in_place, 1);
+    assert!(cluster.answers.is_empty(), "neither is stable");
+    let at_copy = |cluster: &Cluster, node: usize| {
+        let bucket = &cluster.buckets[node];
+        let entries = bucket.service().entries(bucket.member());
+        entries
+            .into_iter()
+            .find(|(key, _)| &key[..] == b"k")
+            .map(|(_, value)| value.to_vec())
+    };
+    assert_eq!(at_copy(&cluster, 1), Some(bytes(1, 600)));
+    assert_eq!(at_copy(&cluster, 2), Some(bytes(1, 600)));
+    cluster.check();
+    // The one that lacks it is the only survivor.
+    cluster.cut_off = vec![0, 1];
+    cluster.change(&[2]);
+    cluster.settle();
+    assert_eq!(cluster.get(b"k"), Some(bytes(1, 600)));
+    assert_eq!(cluster.get(b"next"), Some(bytes(2, 600)));
+    cluster.announce();
+    for token in [write, read] {
+        assert!(cluster.wait(token).is_err(), "nobody was told of the write");
+    }
+    cluster.check();
+}
+
 /// I7: without a lease reads wait; with one they go on.
 #[test]
 fn a_read_without_a_lease_waits_until_its_deadline() {
@@ -199,7 +238,9 @@ fn a_copy_that_joins_under_writes_has_the_index_when_it_takes_over() {
                 )
                 .unwrap();
         } else {
-            cluster.set(key.as_bytes(), &bytes(n + 1000, 950)).unwrap();
+            // Over the old one, or beside it.
+            let len = if n % 2 == 0 { 880 } else { 950 };
+            cluster.set(key.as_bytes(), &bytes(n + 1000, len)).unwrap();
         }
         if n % 10 == 0 {
             cluster.check();
@@ -207,6 +248,7 @@ fn a_copy_that_joins_under_writes_has_the_index_when_it_takes_over() {
     }
     cluster.settle();
     cluster.check();
+    assert_eq!(cluster.cache().stats().in_place, 160);
     let count = cluster.buckets[0].service().keys();
     assert_eq!(cluster.buckets[2].service().keys(), count);
     cluster.cut_off.extend([0, 1]);

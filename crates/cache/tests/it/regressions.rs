@@ -86,6 +86,104 @@ fn overwriting_needs_no_more_memory_than_what_is_live() {
     assert!(used(&mut cluster) <= 3, "{} extents", used(&mut cluster));
 }
 
+/// A value that fits into the place of the one before is written there: nothing dies, so nothing is ever moved.
+#[test]
+fn overwriting_with_values_of_one_size_makes_no_waste() {
+    let mut cluster = Cluster::new(1, 16, Options::default());
+    let keys = 2000;
+    let key = |n: u64| format!("k{}", n * 7919 % keys).into_bytes();
+    for n in 0..keys {
+        assert_eq!(cluster.set(&key(n), &bytes(n, 500)), Ok(Answer::Ok));
+    }
+    let full = used(&mut cluster);
+    for n in keys..8 * keys {
+        assert_eq!(cluster.set(&key(n), &bytes(n, 500)), Ok(Answer::Ok));
+    }
+    let stats = cluster.cache().stats();
+    assert_eq!((stats.in_place, stats.compactions), (7 * keys, 0));
+    assert_eq!(used(&mut cluster), full);
+    cluster.ticks(4);
+    cluster.check();
+    for n in 7 * keys..8 * keys {
+        assert_eq!(cluster.get(&key(n)), Some(bytes(n, 500)));
+    }
+}
+
+/// A place keeps its size: what becomes shorter may grow again there, and what does not fit any more goes elsewhere.
+#[test]
+fn a_value_stays_in_its_place_as_long_as_it_fits() {
+    let mut cluster = Cluster::new(1, 16, Options::default());
+    cluster.set(b"before", &bytes(1, 100)).unwrap();
+    cluster.set(b"k", &bytes(2, 1000)).unwrap();
+    cluster.set(b"behind", &bytes(3, 100)).unwrap();
+    let lengths = [
+        (1000, true),
+        (1001, true),
+        (760, true),
+        (900, true),
+        (1003, true),
+        (1004, false),
+        (700, false),
+        (600, true),
+        (0, false),
+        (3, true),
+        (50_000, false),
+    ];
+    let mut seen = 0;
+    for (n, (len, stays)) in (10..).zip(lengths) {
+        cluster.set(b"k", &bytes(n, len)).unwrap();
+        let now = cluster.cache().stats().in_place;
+        assert_eq!(now > seen, stays, "{len} bytes");
+        seen = now;
+        cluster.ticks(1);
+        cluster.check();
+        assert_eq!(cluster.get(b"k"), Some(bytes(n, len)));
+        assert_eq!(cluster.get(b"before"), Some(bytes(1, 100)));
+        assert_eq!(cluster.get(b"behind"), Some(bytes(3, 100)));
+    }
+    let incr = Op::IncrBy { key: b"n", by: 5 };
+    for n in 1..300i64 {
+        assert_eq!(cluster.run(None, &incr), Ok(Answer::Int(5 * n)));
+    }
+    assert_eq!(
+        cluster.cache().stats().in_place,
+        seen + 297,
+        "but for the first, and that of four digits"
+    );
+    cluster.check();
+}
+
+/// The room that shorter values leave behind is no loss: it is found when memory is short.
+#[test]
+fn spare_room_is_given_to_other_keys() {
+    let mut cluster = Cluster::new(0, 6, Options::default());
+    let took = fill(&mut cluster, 1000) as u64;
+    for n in 0..took {
+        let key = format!("fill-{n}");
+        assert_eq!(
+            cluster.set(key.as_bytes(), &bytes(n + 1, 800)),
+            Ok(Answer::Ok)
+        );
+    }
+    let before = cluster.cache().stats();
+    assert_eq!((before.in_place, before.compactions), (took, 0));
+    let more = took / 10;
+    for n in 0..more {
+        let key = format!("more-{n}");
+        assert_eq!(cluster.set(key.as_bytes(), &bytes(n, 800)), Ok(Answer::Ok));
+        if n % 32 == 0 {
+            cluster.check();
+        }
+    }
+    for n in 0..took {
+        assert_eq!(
+            cluster.get(format!("fill-{n}").as_bytes()),
+            Some(bytes(n + 1, 800))
+        );
+    }
+    cluster.check();
+}
+
 #[test]
 fn memory_of_deleted_keys_goes_back_to_the_pool() {
     let mut cluster = Cluster::new(1, 64, Options::default());
