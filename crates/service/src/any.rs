@@ -7,7 +7,7 @@ use staves_model::{MemberSlot, Time};
 use staves_wire::ErrorCode;
 use staves_wire::service::{Address, Answer, Body};
 
-use crate::{Bucket, BucketEffects, OpHeader, Refused, Service};
+use crate::{AnswerRef, Bucket, BucketEffects, OpHeader, Refused, Service};
 
 /// A [`Bucket`] whose service is known at run time only. A caller that knows it may downcast.
 pub trait AnyBucket: Any + Send {
@@ -40,6 +40,15 @@ pub trait AnyBucket: Any + Send {
         body: &Body,
         out: &mut BucketEffects,
     ) -> (Result<Option<Answer>, Refused>, usize);
+    /// Lends the answer of a read that can be given at once. False if it is none, or cannot: submit it then.
+    fn read_body(
+        &mut self,
+        now: Time,
+        header: OpHeader,
+        to: Address,
+        body: &Body,
+        give: &mut dyn FnMut(AnswerRef<'_>),
+    ) -> bool;
     /// Bytes of the value that an operation would be answered now, as far as is known before it is begun.
     fn value_bytes(&self, to: Address, body: &Body) -> usize;
     /// See [`Bucket::unflushed`].
@@ -119,6 +128,24 @@ impl<S: Service> AnyBucket for Bucket<S> {
             Err(undecodable) => undecodable.to_string(),
         };
         (Ok(Some(Answer::error(ErrorCode::Malformed, wrong))), 0)
+    }
+
+    fn read_body(
+        &mut self,
+        now: Time,
+        header: OpHeader,
+        to: Address,
+        body: &Body,
+        give: &mut dyn FnMut(AnswerRef<'_>),
+    ) -> bool {
+        let read = S::with_body(body, |op| {
+            let is_read = !S::is_write(op) && S::check_address(op, to).is_ok();
+            let read = is_read
+                .then(|| self.read_in_place(now, &header, S::key_hash(op), op))
+                .flatten();
+            read.map(give).is_some()
+        });
+        read.unwrap_or(false)
     }
 
     fn value_bytes(&self, to: Address, body: &Body) -> usize {

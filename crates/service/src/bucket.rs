@@ -227,7 +227,7 @@ impl<S: Service> Bucket<S> {
 
     // The fast path of a read: no copy but what the caller makes.
     #[inline]
-    fn read_in_place(
+    pub(crate) fn read_in_place(
         &mut self,
         now: Time,
         header: &OpHeader,

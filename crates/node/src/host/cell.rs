@@ -2,6 +2,8 @@
 //! that the RESP door uses for it. Everything in it happens under one short lock, so that the machine is
 //! never stepped by two threads at once.
 
+mod bodies;
+
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +15,6 @@ use staves_net::{InFlight, InFlightPart};
 use staves_service::{AnswerRef, AnyBucket, BucketEffects, OpHeader, Refused};
 use staves_wire::cache::Op;
 use staves_wire::group::{GroupEnvelope, RequestId};
-use staves_wire::service::{Answer, NumberedOp};
 
 use super::Host;
 use super::lane::Lane;
@@ -257,49 +258,6 @@ impl CellState {
     pub(crate) fn answers_for(&self, slot: MemberSlot) -> bool {
         let bucket = self.bucket.as_ref();
         bucket.is_some_and(|bucket| bucket.answers_for(slot))
-    }
-
-    /// Submits an operation in its service's encoding, as [`CellState::submit`] does; also the bytes that its
-    /// answer takes, as far as they are known.
-    pub(crate) fn submit_body(
-        &mut self,
-        now: Time,
-        request: Option<RequestId>,
-        deadline: Time,
-        op: &NumberedOp,
-        waiter: impl FnOnce() -> Waiter,
-        wants_flush: &mut bool,
-    ) -> (Result<Option<Answer>, Refused>, usize) {
-        let Some(bucket) = &mut self.bucket else {
-            return (Err(Refused::NotServing), 0);
-        };
-        let header = OpHeader {
-            token: self.waiting.next_token(),
-            slot: op.to.slot(),
-            request,
-            deadline,
-        };
-        let (result, bytes) = bucket.submit_body(now, header, op.to, &op.body, &mut self.out);
-        let waits = matches!(result, Ok(None));
-        if waits {
-            self.waiting.insert(waiter());
-        }
-        if (waits || bucket.unflushed()) && !self.active {
-            (self.active, self.unseen, *wants_flush) = (true, true, true);
-        }
-        // Without parity nobody needs the deltas; a read may still request pages of other nodes.
-        let has_sends = (self.parity && bucket.unflushed()) || !self.out.effects.sends.is_empty();
-        if has_sends && !self.dirty {
-            self.dirty = true;
-            *wants_flush = true;
-        }
-        (result, bytes)
-    }
-
-    /// Bytes of the value that an operation would be answered now, as far as is known before it is begun.
-    pub(crate) fn value_bytes(&self, op: &NumberedOp) -> usize {
-        let bucket = self.bucket.as_ref();
-        bucket.map_or(0, |bucket| bucket.value_bytes(op.to, &op.body))
     }
 
     /// Does what the bucket wants done: messages to itself first, until there are none.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, GroupId, Refusal, ServiceId, StretchState, Time};
 use staves_net::FREE_BYTES;
-use staves_service::Refused;
+use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
@@ -263,26 +263,23 @@ impl<'a> Hand<'a> {
             self.batch.put(index, Answer::error(ErrorCode::Busy, text));
             return Side::Here;
         }
-        if let Some(value_bytes) = self.too_large(&state, op) {
-            self.withheld = true;
-            if ordered {
-                self.sides.refuse(cell.group, Refused::Busy);
+        let submitted = match self.read(&mut state, op) {
+            Some(Err(value_bytes)) => {
+                self.withheld = true;
+                if ordered {
+                    self.sides.refuse(cell.group, Refused::Busy);
+                }
+                self.batch.withhold(index, value_bytes);
+                return Side::Here;
             }
-            self.batch.withhold(index, value_bytes);
-            return Side::Here;
-        }
-        let mut wants_flush = false;
-        let in_flight = &host.options().in_flight;
-        state.lend(in_flight);
-        let submitted = match self.refuse_by_newer_map(cell.group, op) {
-            Some(answer) => Ok(Some(answer)),
-            None => self.submit_here(&mut state, index, op, &mut wants_flush),
+            Some(Ok(answer)) => Ok(Some(answer)),
+            None => match self.refuse_by_newer_map(cell.group, op) {
+                Some(answer) => Ok(Some(answer)),
+                None => self.submit_to(cell, &mut state, index, op),
+            },
         };
-        state.count_waiting(in_flight);
         drop(state);
-        if wants_flush {
-            self.touched.push(cell.clone());
-        }
+        let in_flight = &host.options().in_flight;
         match submitted {
             Ok(Some(answer)) if self.is_too_much(op, &answer) => {
                 self.short_bytes = answer.value_bytes();
@@ -302,6 +299,49 @@ impl<'a> Hand<'a> {
             }
         }
         Side::Here
+    }
+
+    /// The answer of a read that can be given at once, or the bytes of an operation's value if they are more than the asker takes.
+    fn read(&mut self, state: &mut CellState, op: &NumberedOp) -> Option<Result<Answer, usize>> {
+        if op.number > 0 || self.batch.disturbed.load(Ordering::Acquire) {
+            return self.too_large(state, op).map(Err);
+        }
+        let left = self.answer_bytes_max.saturating_sub(self.answer_bytes);
+        let bytes_max = if self.request.strict {
+            left
+        } else {
+            usize::MAX
+        };
+        let mut read = None;
+        state.read_body(self.now, self.deadline, op, &mut |answer| {
+            read = Some(match answer {
+                AnswerRef::Value(value) if value.len() > bytes_max => Err(value.len()),
+                answer => Ok(answer.to_owned()),
+            });
+        });
+        if let Some(Ok(answer)) = &read {
+            self.answer_bytes += answer.value_bytes();
+        }
+        read.or_else(|| self.too_large(state, op).map(Err))
+    }
+
+    /// Submits an operation, whose cell is flushed at the end if it has anything to send then.
+    fn submit_to(
+        &mut self,
+        cell: &Arc<Cell>,
+        state: &mut CellState,
+        index: usize,
+        op: &NumberedOp,
+    ) -> Result<Option<Answer>, Refused> {
+        let mut wants_flush = false;
+        let in_flight = &self.host.options().in_flight;
+        state.lend(in_flight);
+        let submitted = self.submit_here(state, index, op, &mut wants_flush);
+        state.count_waiting(in_flight);
+        if wants_flush {
+            self.touched.push(cell.clone());
+        }
+        submitted
     }
 
     /// The bytes of an operation's value, if they are more than the asker takes. What may have been done is answered in any case.

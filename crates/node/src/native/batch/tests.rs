@@ -57,3 +57,58 @@ async fn nothing_overtakes_what_was_refused_after_it_had_waited() {
     let refused = matches!(answer, Some(Answer::Error(ErrorCode::NotServing, _)));
     assert!(refused, "it overtakes: {answer:?}");
 }
+
+/// A read that can be given at once is measured where it lies, against what is left of the asker's bound.
+#[tokio::test]
+async fn a_value_beyond_what_is_left_of_the_bound_is_not_read() {
+    let host = testing::host(Duration::from_secs(2));
+    let routes = host.routes();
+    let cell = routes.cells().next().expect("its group");
+    let now = host.clock.now();
+    let (group, epoch) = (staves_model::GroupId(1), staves_model::Epoch(1));
+    host.heard(now, &[(group, epoch)]);
+    let lease = staves_group::Event::Lease {
+        epoch,
+        incarnation: host.life.incarnation,
+        clock: now,
+    };
+    cell.step(&host, now, lease);
+    let op = |op: Op<'_>| NumberedOp {
+        number: 0,
+        to: Address::Slot(op.slot()),
+        body: op.to_body(),
+    };
+    let set = |key, value| {
+        op(Op::Set {
+            key,
+            value,
+            condition: Condition::Always,
+            get_old: false,
+        })
+    };
+    let request = |ops, answer_bytes_max| ServiceRequest {
+        revision: routes.map.revision,
+        service: ServiceId::CACHE,
+        pool: PoolRef::Name("cache".into()),
+        client: ClientId(0),
+        floor: 0,
+        retry: false,
+        forwarded: true,
+        answer_bytes_max,
+        strict: true,
+        ops,
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let sets = vec![set(b"a", &[1; 100]), set(b"b", &[2; 200])];
+    let done = serve_and_wait(&host, request(sets, 0), deadline).await;
+    assert_eq!(done.answers, vec![Answer::Ok; 2]);
+    let get = |key| op(Op::Get { key });
+    let gets = || vec![get(b"a"), get(b"none"), get(b"b"), get(b"a")];
+    let some = serve_and_wait(&host, request(gets(), 299), deadline).await;
+    let value = |byte, len| Answer::Value(bytes::Bytes::from(vec![byte; len]));
+    assert_eq!(some.answers[..2], [value(1, 100), Answer::Nil]);
+    assert!(matches!(some.answers[2], Answer::Error(ErrorCode::Busy, _)));
+    assert_eq!((some.answers.len(), some.needs_bytes), (3, 200));
+    let all = serve_and_wait(&host, request(gets(), 401), deadline).await;
+    assert_eq!(all.answers[2..], [value(2, 200), value(1, 100)]);
+}

@@ -1,0 +1,74 @@
+//! Operations in the encoding of their service, as the native protocol brings them.
+
+use staves_model::Time;
+use staves_service::{AnswerRef, OpHeader, Refused};
+use staves_wire::group::RequestId;
+use staves_wire::service::{Answer, NumberedOp};
+
+use super::CellState;
+use crate::host::waiter::Waiter;
+
+impl CellState {
+    /// Submits an operation in its service's encoding, as [`CellState::submit`] does; also the bytes that its
+    /// answer takes, as far as they are known.
+    pub(crate) fn submit_body(
+        &mut self,
+        now: Time,
+        request: Option<RequestId>,
+        deadline: Time,
+        op: &NumberedOp,
+        waiter: impl FnOnce() -> Waiter,
+        wants_flush: &mut bool,
+    ) -> (Result<Option<Answer>, Refused>, usize) {
+        let Some(bucket) = &mut self.bucket else {
+            return (Err(Refused::NotServing), 0);
+        };
+        let header = OpHeader {
+            token: self.waiting.next_token(),
+            slot: op.to.slot(),
+            request,
+            deadline,
+        };
+        let (result, bytes) = bucket.submit_body(now, header, op.to, &op.body, &mut self.out);
+        let waits = matches!(result, Ok(None));
+        if waits {
+            self.waiting.insert(waiter());
+        }
+        if (waits || bucket.unflushed()) && !self.active {
+            (self.active, self.unseen, *wants_flush) = (true, true, true);
+        }
+        // Without parity nobody needs the deltas; a read may still request pages of other nodes.
+        let has_sends = (self.parity && bucket.unflushed()) || !self.out.effects.sends.is_empty();
+        if has_sends && !self.dirty {
+            self.dirty = true;
+            *wants_flush = true;
+        }
+        (result, bytes)
+    }
+
+    /// Lends the answer of a read in its service's encoding, if it can be given at once.
+    pub(crate) fn read_body(
+        &mut self,
+        now: Time,
+        deadline: Time,
+        op: &NumberedOp,
+        give: &mut dyn FnMut(AnswerRef<'_>),
+    ) -> bool {
+        let Some(bucket) = &mut self.bucket else {
+            return false;
+        };
+        let header = OpHeader {
+            token: self.waiting.next_token(),
+            slot: op.to.slot(),
+            request: None,
+            deadline,
+        };
+        bucket.read_body(now, header, op.to, &op.body, give)
+    }
+
+    /// Bytes of the value that an operation would be answered now, as far as is known before it is begun.
+    pub(crate) fn value_bytes(&self, op: &NumberedOp) -> usize {
+        let bucket = self.bucket.as_ref();
+        bucket.map_or(0, |bucket| bucket.value_bytes(op.to, &op.body))
+    }
+}
