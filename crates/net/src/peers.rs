@@ -205,6 +205,9 @@ impl Peers {
         let (mut state, addr) = {
             let links = self.shared.links.read();
             let link = links.get(&node).ok_or(NetError::NoAddress { node })?;
+            if let LinkState::Up(connection) = &*link.state.borrow() {
+                return Ok(connection.clone()); // as nearly always
+            }
             (link.state.subscribe(), link.addr.borrow().clone())
         };
         let settled = state.wait_for(|state| !matches!(state, LinkState::Connecting));

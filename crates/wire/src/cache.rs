@@ -165,6 +165,9 @@ impl OwnedOp {
     }
 }
 
+/// No head has more beside its key.
+const HEAD_BYTES: usize = 16;
+
 /// Tags of bodies' heads.
 const GET: u8 = 0;
 const SET: u8 = 1;
@@ -198,13 +201,33 @@ impl<'a> Op<'a> {
 
     /// Its body; copies key and value.
     pub fn to_body(&self) -> Body {
-        let mut head = BytesMut::with_capacity(16 + self.key().len());
+        let mut head = BytesMut::with_capacity(HEAD_BYTES + self.key().len());
         self.put_head(&mut head);
         let payload = Bytes::copy_from_slice(self.value().unwrap_or_default());
         Body {
             head: head.freeze(),
             payload,
         }
+    }
+
+    /// The same in memory that the bodies of several small operations share, a piece of at least `room_bytes`.
+    pub fn to_body_in(&self, room: &mut BytesMut, room_bytes: usize) -> Body {
+        let value = self.value().unwrap_or_default();
+        let needed = HEAD_BYTES + self.key().len() + value.len();
+        if needed > room_bytes {
+            return self.to_body();
+        }
+        if room.capacity() - room.len() < needed {
+            *room = BytesMut::with_capacity(room_bytes);
+        }
+        self.put_head(room);
+        let head = room.split().freeze();
+        let mut payload = Bytes::new();
+        if !value.is_empty() {
+            room.put_slice(value);
+            payload = room.split().freeze();
+        }
+        Body { head, payload }
     }
 
     /// The operation of a body.
@@ -321,3 +344,50 @@ wire_struct!(CacheStatsAnswer {
     hits,
     writes,
 });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Small bodies lie one behind the other in one piece of memory; a large one has its own, and all say the same as by themselves.
+    #[test]
+    fn small_bodies_share_memory() {
+        let large = [7; 5000];
+        let set = |value| Op::Set {
+            key: b"key",
+            value,
+            condition: Condition::IfAbsent,
+            get_old: true,
+        };
+        let incr = Op::IncrBy { key: b"n", by: -3 };
+        let ops = [
+            Op::Get { key: b"k" },
+            set(b"v"),
+            set(&large),
+            incr,
+            set(b""),
+            Op::Append {
+                key: b"k",
+                value: b"more",
+            },
+        ];
+        let mut room = BytesMut::new();
+        let mut ends = None;
+        for op in ops {
+            let body = op.to_body_in(&mut room, 4096);
+            assert_eq!(body, op.to_body());
+            assert_eq!(Op::from_body(&body), Ok(op));
+            if body.bytes() > 4096 {
+                continue;
+            }
+            let begins = body.head.as_ptr();
+            assert!(ends.is_none_or(|end| end == begins), "{op:?}");
+            ends = Some(
+                body.head
+                    .as_ptr_range()
+                    .end
+                    .wrapping_add(body.payload.len()),
+            );
+        }
+    }
+}

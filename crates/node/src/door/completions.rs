@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use staves_client::turn::ServiceOp;
 use staves_model::Time;
@@ -12,6 +13,9 @@ use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Address, Answer};
 use tokio::sync::Notify;
+
+/// A piece of the memory that small operations of one connection share on their way to other nodes.
+const BODIES_BYTES: usize = 8 << 10;
 
 /// An operation for another node.
 #[derive(Debug)]
@@ -30,10 +34,11 @@ impl RemoteOp {
         op: &Op<'_>,
         request: Option<RequestId>,
         deadline: Time,
+        bodies: &mut BytesMut,
     ) -> RemoteOp {
         let op = ServiceOp {
             to: Address::Slot(op.slot()),
-            body: op.to_body(),
+            body: op.to_body_in(bodies, BODIES_BYTES),
             is_write: op.is_write(),
             answer_bytes: 0,
         };
@@ -152,16 +157,20 @@ impl CompletionQueue {
 
     /// Returns true if it was taken: not once the connection has ended.
     pub(crate) fn put(&self, completion: Completion) -> bool {
-        let taken = match &mut *self.waiting.lock() {
+        let (taken, first) = match &mut *self.waiting.lock() {
             Some(waiting) => {
+                let first = waiting.completions.is_empty();
                 waiting.value_bytes += completion.value_bytes();
                 waiting.part.set(waiting.value_bytes);
                 waiting.completions.push(completion);
-                true
+                (true, first)
             }
-            None => false,
+            None => (false, false),
         };
-        self.wake.notify_one();
+        // Who was woken for the first takes all.
+        if first {
+            self.wake.notify_one();
+        }
         taken
     }
 
@@ -209,6 +218,27 @@ mod tests {
         assert!(completions.disturbed());
         assert_eq!(completions.take().len(), 2);
         assert!(!completions.disturbed() && completions.take().is_empty());
+    }
+
+    /// Each waking is a poll of the connection's task. Who comes for the first takes all.
+    #[tokio::test]
+    async fn many_answers_wake_once() {
+        let completions = CompletionQueue::new(InFlight::new(usize::MAX));
+        let mut wakes = 0;
+        for round in 1..=3 {
+            for place in 0..10 {
+                completions.answer(place, 0, Ok(Answer::Ok), None);
+            }
+            loop {
+                tokio::select! {
+                    biased;
+                    () = completions.notified() => wakes += 1,
+                    () = std::future::ready(()) => break,
+                }
+                completions.take();
+            }
+            assert_eq!(wakes, round);
+        }
     }
 
     #[test]

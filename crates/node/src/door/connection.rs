@@ -66,6 +66,8 @@ struct Executor {
     places: ReplyQueue,
     completions: Arc<CompletionQueue>,
     remote: RemoteOps,
+    /// The rest of the memory that small ones of a batch share.
+    bodies: BytesMut,
     /// Operations for other nodes wait until the client has taken earlier answers, or there is memory for theirs.
     held_back: bool,
     /// They wait for memory for a value of which it is known how large it is.
@@ -121,6 +123,7 @@ impl Connection {
                 places: ReplyQueue::default(),
                 completions: Arc::new(CompletionQueue::new(running.in_flight.clone())),
                 remote: RemoteOps::default(),
+                bodies: BytesMut::new(),
                 held_back: false,
                 needs_memory: false,
                 op_bytes: 0,
@@ -348,6 +351,7 @@ impl Executor {
         self.held_back = false;
         if self.remote.is_ready() {
             self.dispatch();
+            self.bodies = BytesMut::new();
         }
         let done = std::mem::take(&mut self.commands);
         if done > 0 {
@@ -422,7 +426,8 @@ impl Executor {
             return self.places.settle(place, part, answer);
         }
         let bucket = self.bucket_of(&op.as_op());
-        let wanted = RemoteOp::new(bucket.unwrap_or(0), &op.as_op(), request, deadline);
+        let (op, bodies) = (op.as_op(), &mut self.bodies);
+        let wanted = RemoteOp::new(bucket.unwrap_or(0), &op, request, deadline, bodies);
         self.detoured(place, part, wanted);
     }
 
@@ -645,7 +650,7 @@ impl Executor {
         if self.completions.disturbed() {
             self.take_completions();
         }
-        let wanted = RemoteOp::new(bucket, op, None, self.deadline);
+        let wanted = RemoteOp::new(bucket, op, None, self.deadline, &mut self.bodies);
         self.detoured(place, part, wanted);
     }
 

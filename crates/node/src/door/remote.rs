@@ -12,7 +12,7 @@
 //! of it. So a connection begins with one operation, and goes on with as many as the values of the last batch let
 //! expect to fit. Nothing more sets out, nor is read, while the client takes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -41,7 +41,7 @@ const EXPECTED_LESS: usize = 16;
 #[derive(Debug)]
 pub(super) struct RemoteOps {
     /// By place and part: the order in which they came.
-    queued: BTreeMap<(u64, u32), RemoteOp>,
+    queued: VecDeque<((u64, u32), RemoteOp)>,
     /// The reads among them.
     reads: usize,
     /// Such operations, queued or under way, by bucket.
@@ -62,7 +62,7 @@ pub(super) struct RemoteOps {
 impl Default for RemoteOps {
     fn default() -> RemoteOps {
         RemoteOps {
-            queued: BTreeMap::new(),
+            queued: VecDeque::new(),
             reads: 0,
             held: BTreeMap::new(),
             under_way: false,
@@ -98,7 +98,15 @@ impl RemoteOps {
     pub(super) fn push(&mut self, place: u64, part: u32, wanted: RemoteOp) {
         *self.held.entry(wanted.bucket).or_default() += 1;
         self.reads += usize::from(!wanted.op.is_write);
-        self.queued.insert((place, part), wanted);
+        self.queue((place, part), wanted);
+    }
+
+    fn queue(&mut self, at: (u64, u32), wanted: RemoteOp) {
+        let to = match self.queued.back() {
+            Some((last, _)) if *last > at => self.queued.partition_point(|(known, _)| *known < at),
+            _ => self.queued.len(),
+        };
+        self.queued.insert(to, (at, wanted));
     }
 
     /// Bytes that count for answers which are still to come.
@@ -138,9 +146,15 @@ impl RemoteOps {
     }
 
     fn take(&mut self, places: &[(u64, u32)]) -> Vec<((u64, u32), RemoteOp)> {
-        let taken = places.iter();
-        let taken = taken.filter_map(|place| self.queued.remove_entry(place));
-        let batch: Vec<_> = taken.collect();
+        let queued = std::mem::take(&mut self.queued);
+        let mut batch = Vec::with_capacity(places.len());
+        let mut places = places.iter().peekable();
+        for (at, wanted) in queued {
+            match places.next_if_eq(&&at) {
+                Some(_) => batch.push((at, wanted)),
+                None => self.queued.push_back((at, wanted)),
+            }
+        }
         let reads = batch.iter().filter(|(_, op)| !op.op.is_write).count();
         self.reads -= reads;
         self.read = reads > 0;
@@ -155,23 +169,22 @@ impl RemoteOps {
         mut settle: impl FnMut(u64, u32, Answer),
     ) {
         self.needs_bytes = 0;
-        let of_it = self.queued.range((place, 0)..=(place, u32::MAX));
-        let new = of_it.filter(|(_, wanted)| wanted.request.is_none());
-        let new: Vec<_> = new.map(|(place, _)| *place).collect();
-        for at in new {
-            if let Some(wanted) = self.queued.remove(&at) {
-                self.reads -= usize::from(!wanted.op.is_write);
-                self.let_go(wanted.bucket);
-                settle(at.0, at.1, answer.clone());
+        for (at, wanted) in std::mem::take(&mut self.queued) {
+            if at.0 != place || wanted.request.is_some() {
+                self.queued.push_back((at, wanted));
+                continue;
             }
+            self.reads -= usize::from(!wanted.op.is_write);
+            self.let_go(wanted.bucket);
+            settle(at.0, at.1, answer.clone());
         }
     }
 
     /// Nobody waits any more: what has not set out does not. The numbers under which it would have asked.
     pub(super) fn give_up(&mut self) -> impl Iterator<Item = (u32, RequestId)> {
         self.reads = 0;
-        let queued = std::mem::take(&mut self.queued).into_values();
-        queued.filter_map(|wanted| Some((wanted.bucket, wanted.request?)))
+        let queued = std::mem::take(&mut self.queued).into_iter();
+        queued.filter_map(|(_, wanted)| Some((wanted.bucket, wanted.request?)))
     }
 
     /// The places of the operations that set out next, and the bytes that the values are expected to have. `waiting`: buckets at
@@ -179,7 +192,7 @@ impl RemoteOps {
     pub(super) fn next_batch(&self, waiting: &BTreeSet<u32>) -> (Vec<(u64, u32)>, usize) {
         let passed = planted(Mutant::WaitingBucketPassed);
         let free =
-            |(_, wanted): &(&(u64, u32), &RemoteOp)| passed || !waiting.contains(&wanted.bucket);
+            |(_, wanted): &&((u64, u32), RemoteOp)| passed || !waiting.contains(&wanted.bucket);
         let (mut places, mut bytes, mut reads) = (Vec::new(), 0, 0);
         for (place, wanted) in self.queued.iter().filter(free) {
             bytes += wanted.op.body.bytes().max(match wanted.op.is_write {
@@ -223,7 +236,8 @@ impl RemoteOps {
         }
         // Their buckets are held all the while, so nothing has passed them.
         self.reads += left.iter().filter(|(_, op)| !op.op.is_write).count();
-        self.queued.extend(left);
+        left.into_iter()
+            .for_each(|(at, wanted)| self.queue(at, wanted));
     }
 
     /// The pool was deleted, and with it whoever could answer: what is queued does not set out.

@@ -62,7 +62,7 @@ fn a_connection_that_ends_gives_up_the_numbers_of_its_interrupted_writes() {
         completion(1, Err(Refused::Interrupted), Some(number(12))),
     ];
     for (place, request) in [(2, Some(number(13))), (3, None)] {
-        let wanted = RemoteOp::new(4, &op().as_op(), request, Time(5));
+        let wanted = RemoteOp::new(4, &op().as_op(), request, Time(5), &mut BytesMut::new());
         remote.push(place, 0, wanted);
     }
     let mut given_up = Vec::new();

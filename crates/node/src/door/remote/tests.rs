@@ -1,5 +1,6 @@
 //! The operations that wait, those that set out, and how many, without a node.
 
+use bytes::BytesMut;
 use staves_model::Time;
 use staves_wire::cache::Op;
 
@@ -24,7 +25,8 @@ fn expects_little(remote: &RemoteOps) -> bool {
 }
 
 fn wanted(bucket: u32) -> RemoteOp {
-    RemoteOp::new(bucket, &Op::Get { key: b"k" }, None, Time(1))
+    let get = Op::Get { key: b"k" };
+    RemoteOp::new(bucket, &get, None, Time(1), &mut BytesMut::new())
 }
 
 /// SET a 1 waits here for the copies; SET a 2 was refused, for the bucket was busy. Should a takeover
@@ -170,7 +172,7 @@ fn a_bucket_is_held_until_its_last_operation_is_back() {
     remote.push(8, 0, wanted(3));
     remote.push(7, 1, wanted(3));
     remote.push(7, 0, wanted(4));
-    let order: Vec<(u64, u32)> = remote.queued.keys().copied().collect();
+    let order: Vec<(u64, u32)> = remote.queued.iter().map(|(at, _)| *at).collect();
     assert_eq!(order, [(7, 0), (7, 1), (8, 0)], "as the commands came");
     let mut settled = Vec::new();
     let mut come = |remote: &mut RemoteOps, places: &[ReplyPlace]| {
