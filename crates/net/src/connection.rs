@@ -473,7 +473,7 @@ async fn run(
 /// Most bytes that a connection's task reads before others have a turn. As long as there is something to
 /// read the runtime would let it go on for a hundred times that; with as many threads as such
 /// connections, no heartbeat is heard meanwhile.
-const TURN_BYTES: usize = 1 << 20;
+const TURN_BYTES: usize = 256 << 10;
 
 /// The bytes that a task has read since others had their turn.
 #[derive(Default)]

@@ -39,6 +39,7 @@ mod secret;
 mod server;
 mod session;
 mod traffic;
+mod turn;
 
 pub use connection::Connection;
 pub use descriptors::Descriptors;
@@ -53,3 +54,4 @@ pub use reply::Reply;
 pub use secret::{Secret, SecretError, Secrets};
 pub use server::{Handler, PeerInfo, Server};
 pub use traffic::sent_bytes;
+pub use turn::{end_of_turn, thread_rests};

@@ -26,6 +26,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 use crate::queue::GroupQueue;
+use crate::turn::end_of_turn;
 
 /// A chunk that has reached this many bytes is not added to.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -174,6 +175,7 @@ impl Outbox {
         if frames.closed {
             return Err(NotPut::Closed);
         }
+        let is_first = frames.is_empty();
         let mut chunk = match frames.chunks.back() {
             Some(chunk) if chunk.has_room() => frames.chunks.pop_back(),
             _ => None,
@@ -199,7 +201,10 @@ impl Outbox {
         // Before anybody can take them out: less than nothing would look full, and wake nobody.
         self.more(added);
         drop(frames);
-        self.wake.notify_one();
+        // Who was woken for the first takes out all.
+        if is_first {
+            self.wake.notify_one();
+        }
         Ok(())
     }
 
@@ -221,10 +226,13 @@ impl Outbox {
         if frames.closed {
             return Err(NotPut::Closed);
         }
+        let is_first = frames.is_empty();
         frames.bulk.push_back(OutboxChunk::new(bytes));
         self.more(added);
         drop(frames);
-        self.wake.notify_one();
+        if is_first {
+            self.wake.notify_one();
+        }
         Ok(())
     }
 
@@ -415,6 +423,7 @@ impl Outbox {
                 Ok(Wrote::All) => {
                     stalled_at = None;
                     self.wake.notified().await;
+                    end_of_turn().await;
                 }
                 Ok(Wrote::Enough) => {
                     stalled_at = None;

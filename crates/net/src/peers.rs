@@ -71,6 +71,8 @@ pub struct PeerStats {
     pub queued_bytes: usize,
     /// Group messages handed to the kernel.
     pub group_sent: u64,
+    /// Frames that carried them.
+    pub group_frames: u64,
     /// Group messages let go, for want of room or of a connection.
     pub group_dropped: u64,
 }
@@ -291,6 +293,7 @@ impl PeerLink {
             },
             queued_bytes: counts.queued_bytes,
             group_sent: counts.sent,
+            group_frames: counts.frames,
             group_dropped: counts.dropped,
         }
     }

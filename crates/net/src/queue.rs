@@ -46,6 +46,7 @@ struct Blocks {
     /// Memory of blocks that have been written: large pieces cost much to find and to give back.
     spare: Vec<BytesMut>,
     sent: u64,
+    frames: u64,
     dropped: u64,
 }
 
@@ -63,6 +64,7 @@ pub(crate) struct GroupQueue {
 pub(crate) struct QueueCounts {
     pub(crate) queued_bytes: usize,
     pub(crate) sent: u64,
+    pub(crate) frames: u64,
     pub(crate) dropped: u64,
 }
 
@@ -164,6 +166,7 @@ impl GroupQueue {
             taken += block.bytes.len();
             blocks.bytes -= block.bytes.len();
             blocks.sent += block.envelopes;
+            blocks.frames += block.bytes.len().div_ceil(FRAME_BODY_MAX) as u64;
             // The checksums are computed outside the lock.
             drop(blocks);
             let request = next_request();
@@ -180,6 +183,7 @@ impl GroupQueue {
         QueueCounts {
             queued_bytes: blocks.bytes,
             sent: blocks.sent,
+            frames: blocks.frames,
             dropped: blocks.dropped,
         }
     }

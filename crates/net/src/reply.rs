@@ -43,14 +43,16 @@ impl Owed {
         }
     }
 
+    /// True if fewer than so many are owed; by a client's connection, fewer costly ones, too.
+    pub(crate) fn is_below(&self, requests_max: u32, bytes_max: usize) -> bool {
+        let now = *self.state.lock();
+        let costly = self.in_flight.is_some() && now.costly >= COSTLY_MAX;
+        now.requests < requests_max && now.bytes < bytes_max && !costly
+    }
+
     /// Waits until fewer than so many are owed; by a client's connection, fewer costly ones, too.
     pub(crate) async fn wait_below(&self, requests_max: u32, bytes_max: usize) {
-        let is_client = self.in_flight.is_some();
-        let is_below = || {
-            let now = *self.state.lock();
-            let costly = is_client && now.costly >= COSTLY_MAX;
-            now.requests < requests_max && now.bytes < bytes_max && !costly
-        };
+        let is_below = || self.is_below(requests_max, bytes_max);
         while !is_below() {
             let less = self.less.notified();
             tokio::pin!(less);

@@ -51,6 +51,15 @@ pub trait Handler: Send + Sync + 'static {
     /// Messages of the group protocol. Only nodes may send them.
     fn group(&self, peer: &PeerInfo, batch: Vec<GroupEnvelope>);
 
+    /// True if requests of this connection, or of others, left something to be sent at the end of the turn. Messages of the
+    /// group protocol do in any case.
+    fn owes_end_of_turn(&self) -> bool {
+        false
+    }
+
+    /// All that had come was handed over, and other connections had their turn: sends what it led to.
+    fn end_turn(&self) {}
+
     /// A request. Whoever has the reply answers, now or later, from any thread. Pings are answered
     /// before they get here.
     fn request(&self, peer: &PeerInfo, request: Message, reply: Reply);

@@ -1,10 +1,12 @@
 //! One accepted connection, from its hello to its end.
 
 mod greeting;
+mod turns;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
@@ -18,7 +20,7 @@ use tokio::task::JoinSet;
 
 use self::greeting::greet;
 use crate::connection::{READ_BYTES, Turn};
-use crate::in_flight::{FREE_BYTES, InFlightPart};
+use crate::in_flight::InFlightPart;
 use crate::outbox::Outbox;
 use crate::reply::{Owed, Reply};
 use crate::server::{Handler, PeerInfo, ServerShared};
@@ -91,6 +93,7 @@ async fn converse<H: Handler>(
             None,
         )),
         owed: Arc::new(Owed::new(is_client.then(|| options.in_flight.clone()))),
+        unsaid: AtomicBool::new(false),
     };
     let result = tokio::select! {
         // The reader first: what it answers at once leaves in the same turn, in one write.
@@ -141,6 +144,17 @@ impl Input {
         Ok(())
     }
 
+    /// The next message that has come by now.
+    fn decoded(&mut self) -> Result<Option<Incoming>, String> {
+        let incoming = self.decoder.next(&mut self.buffer);
+        let incoming = incoming.map_err(|error| error.to_string())?;
+        if incoming.is_some() {
+            self.part
+                .set(self.buffer.len() + self.decoder.unfinished_bytes());
+        }
+        Ok(incoming)
+    }
+
     async fn next(
         &mut self,
         socket: &mut (impl AsyncRead + Unpin),
@@ -148,13 +162,8 @@ impl Input {
         is_client: bool,
     ) -> Result<Option<Incoming>, String> {
         loop {
-            let incoming = self
-                .decoder
-                .next(&mut self.buffer)
-                .map_err(|error| error.to_string())?;
+            let incoming = self.decoded()?;
             if incoming.is_some() {
-                self.part
-                    .set(self.buffer.len() + self.decoder.unfinished_bytes());
                 return Ok(incoming);
             }
             let more = self.decoder.wanted().saturating_sub(self.buffer.len());
@@ -188,6 +197,8 @@ struct Session<'a, H> {
     peer: PeerInfo,
     outbox: Arc<Outbox>,
     owed: Arc<Owed>,
+    /// Messages came that may have led to others.
+    unsaid: AtomicBool,
 }
 
 impl<H: Handler> Session<'_, H> {
@@ -216,33 +227,30 @@ impl<H: Handler> Session<'_, H> {
         socket: &mut (impl AsyncRead + Unpin),
         input: &mut Input,
     ) -> Result<(), String> {
-        let options = &self.shared.options;
         let is_client = self.peer.hello.role != Role::Node;
         loop {
             // Push back: while too much is under way, or too many answers wait to be taken, nothing
             // more is read, and TCP tells the other side.
-            self.owed
-                .wait_below(options.in_flight_max, options.in_flight_bytes_max)
-                .await;
-            if self.outbox.is_full() {
-                self.outbox.wait_for_room().await;
+            while self.is_held_back(is_client) {
+                // What it waits for may hang on what is still to be sent.
+                self.end_turn().await;
+                self.pushes_back(is_client).await;
             }
-            while is_client && !options.in_flight.has_room() && self.held_bytes() > FREE_BYTES {
-                options.in_flight.room().await;
-            }
-            match input.next(socket, options.idle_max, is_client).await? {
-                None => return Ok(()),
-                Some(Incoming::Message(raw)) => self.take(raw, input.read_at)?,
-                Some(Incoming::TooLarge { header, bytes_max }) => {
+            let incoming = match input.decoded()? {
+                Some(incoming) => incoming,
+                None => match self.next(socket, input).await? {
+                    Some(incoming) => incoming,
+                    None => return Ok(()),
+                },
+            };
+            match incoming {
+                Incoming::Message(raw) => self.take(raw, input.read_at)?,
+                Incoming::TooLarge { header, bytes_max } => {
                     let text = format!("a message of more than {bytes_max} bytes is refused");
                     self.refuse(header.request, ErrorCode::TooLarge, text);
                 }
             }
         }
-    }
-
-    fn held_bytes(&self) -> usize {
-        self.owed.bytes() + self.outbox.queued_bytes()
     }
 
     /// A message goes where it belongs. An error ends the connection.
@@ -271,7 +279,10 @@ impl<H: Handler> Session<'_, H> {
         }
         let bytes = raw.body.len();
         match Message::decode(opcode, header.epoch, raw.body) {
-            Ok(Message::Group(batch)) => self.shared.handler.group(&self.peer, batch.0),
+            Ok(Message::Group(batch)) => {
+                self.unsaid.store(true, Ordering::Relaxed);
+                self.shared.handler.group(&self.peer, batch.0);
+            }
             Ok(Message::Ping(ping)) => {
                 let who = self.shared.identity.who();
                 let pong = Pong {

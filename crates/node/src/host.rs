@@ -12,6 +12,7 @@ pub(crate) mod figures;
 mod lane;
 mod leases;
 mod own;
+mod put_off;
 pub(crate) mod services;
 mod slab;
 #[cfg(test)]
@@ -30,19 +31,22 @@ use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
     ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeId,
-    NodeState, Pool, PoolId, ServiceId, Stretch, StretchState, Time,
+    NodeState, Pool, PoolId, Refusal, ServiceId, Stretch, StretchState, Time,
 };
 use staves_net::{InFlight, Peers};
 use staves_service::{AnyBucket, BucketEffects};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
+use staves_wire::ErrorCode;
 use staves_wire::group::{GroupEnvelope, GroupMessage};
-use staves_wire::service::PoolRef;
+use staves_wire::memory::Action;
+use staves_wire::service::{Answer, NumberedOp, PoolRef, ServiceRequest};
 use tokio::sync::Notify;
 
 pub(crate) use self::calls::Calls;
 pub(crate) use self::cell::{Cell, CellState};
 use self::lane::Lane;
 use self::own::OwnMail;
+use self::put_off::PutOff;
 use self::services::{HostedService, ServiceOptions};
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
@@ -60,6 +64,8 @@ pub(crate) struct Host {
     pub(crate) calls: Arc<Calls>,
     /// Messages of a member here to the other one of its group.
     own: OwnMail,
+    /// Cells that are flushed at the end of the turn.
+    put_off: PutOff<Arc<Cell>>,
     options: Options,
     services: Vec<HostedService>,
     arena: Arc<Arena>,
@@ -163,6 +169,34 @@ impl Routes {
         stretch.map_or(StretchState::Written, |(_, stretch)| stretch.state)
     }
 
+    /// The refusal of a write to a stretch of a region that has no parity, by the map: nobody may write where nothing was
+    /// written before it is marked, nor others where somebody loads.
+    pub(crate) fn refuse_write(
+        &self,
+        request: &ServiceRequest,
+        group: GroupId,
+        op: &NumberedOp,
+    ) -> Option<Answer> {
+        let state = self.stretch_state(group);
+        if state == StretchState::Written {
+            return None;
+        }
+        let action = Action::from_body(&op.body).ok()?;
+        let is_load = matches!(action, Action::Load { .. }) || planted(Mutant::LoadOpenToAll);
+        if !action.is_write() || (state == StretchState::Loading && is_load) {
+            return None;
+        }
+        if state == StretchState::Loading && request.revision <= self.map.revision {
+            let region = self.map.region_of(group).map(|region| &region.name);
+            let name = region.cloned().unwrap_or_default();
+            let refusal = Refusal::RegionIsLoaded { name };
+            return Some(Answer::error(ErrorCode::Refused, refusal.to_string()));
+        }
+        let text = "it was not done: by this node's map that part of the region holds nothing or is being loaded, so it has \
+                    to be marked as written first";
+        Some(Answer::error(ErrorCode::NotServing, text))
+    }
+
     /// All cells.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &Arc<Cell>> {
         self.cells.values().flat_map(Places::all)
@@ -206,6 +240,7 @@ impl Host {
             peers,
             calls: Arc::default(),
             own: OwnMail::default(),
+            put_off: PutOff::default(),
             options,
             services,
             arena,
@@ -464,6 +499,26 @@ impl Host {
             cell.step(self, now, Event::Map(Arc::new(entry.clone())));
         }
         cell.step(self, now, Event::Message(envelope));
+    }
+
+    /// Puts off what these cells have to send. False if there are none.
+    pub(crate) fn put_off(&self, touched: &mut Vec<Arc<Cell>>) -> bool {
+        self.put_off.add(touched)
+    }
+
+    /// True if cells wait for the end of a turn.
+    pub(crate) fn has_put_off(&self) -> bool {
+        !self.put_off.is_empty()
+    }
+
+    /// Sends what was put off, whoever did it, and all that waits for other nodes.
+    pub(crate) fn end_turn(&self) {
+        let touched = self.put_off.take();
+        if !touched.is_empty() {
+            let now = self.clock.now();
+            touched.iter().for_each(|cell| cell.flush(self, now));
+        }
+        self.peers.flush();
     }
 
     /// Time has passed.

@@ -477,6 +477,13 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.links.iter().map(|l| l.group_sent).sum()),
     },
     Metric {
+        name: "staves_net_group_frames_total",
+        kind: MetricKind::Counter,
+        unit: "frames",
+        help: "Frames that carried them: what one turn of a thread has to say to a node leaves in one.",
+        value: Value::One(|s| s.links.iter().map(|l| l.group_frames).sum()),
+    },
+    Metric {
         name: "staves_net_group_dropped_total",
         kind: MetricKind::Counter,
         unit: "messages",

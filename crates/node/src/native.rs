@@ -52,11 +52,19 @@ impl Handler for NativeDoor {
 
     fn group(&self, _peer: &PeerInfo, batch: Vec<GroupEnvelope>) {
         // While the node starts it is no member of anything; whoever thinks so says it again.
-        let Some(running) = self.running.get() else {
-            return;
-        };
-        running.host.receive(batch);
-        running.host.peers.flush();
+        if let Some(running) = self.running.get() {
+            running.host.receive(batch);
+        }
+    }
+
+    fn owes_end_of_turn(&self) -> bool {
+        self.running.get().is_some_and(|r| r.host.has_put_off())
+    }
+
+    fn end_turn(&self) {
+        if let Some(running) = self.running.get() {
+            running.host.end_turn();
+        }
     }
 
     fn request(&self, peer: &PeerInfo, request: Message, reply: Reply) {
@@ -187,15 +195,19 @@ fn service(running: &Running, request: ServiceRequest, reply: Reply) {
     }
     let until = Instant::now() + running.host.options().request;
     let deadline = reply.deadline().map_or(until, |d| d.min(until));
-    let asker = Asker::Wire(reply);
-    batch::serve(&running.host, request, deadline, pass_on, asker);
+    batch::serve(
+        &running.host,
+        request,
+        deadline,
+        pass_on,
+        Asker::Wire(reply),
+    );
 }
 
 /// The time that this request may take.
 fn time_left(reply: &Reply) -> Duration {
-    let left = reply
-        .deadline()
-        .map(|d| d.saturating_duration_since(Instant::now()));
+    let now = Instant::now();
+    let left = reply.deadline().map(|d| d.saturating_duration_since(now));
     left.unwrap_or(PATIENCE).min(Duration::from_secs(60))
 }
 
@@ -380,17 +392,4 @@ fn directory_error(reply: Reply, error: &DirectoryError) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tools_change_pools_and_nothing_changes_epochs() {
-        let pool = Change::DeletePool { name: "x".into() };
-        let epochs = Change::CommitEpochs(Vec::new());
-        assert!(may_propose(Role::Admin, &pool).is_ok());
-        assert!(may_propose(Role::Client, &pool).is_err());
-        for role in [Role::Admin, Role::Client, Role::Node] {
-            assert!(may_propose(role, &epochs).is_err());
-        }
-    }
-}
+mod tests;

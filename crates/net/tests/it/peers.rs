@@ -11,16 +11,16 @@ use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, Run, RunKind};
 
 use crate::common::*;
 
-type Signs = Arc<Mutex<Vec<(NodeId, Sign)>>>;
+pub type Signs = Arc<Mutex<Vec<(NodeId, Sign)>>>;
 
-fn peers(options: PeerOptions) -> (Peers, Signs) {
+pub fn peers(options: PeerOptions) -> (Peers, Signs) {
     let signs = Signs::default();
     let told = signs.clone();
     let evidence = move |node, sign| told.lock().unwrap().push((node, sign));
     (Peers::new(node(2), options, Arc::new(evidence)), signs)
 }
 
-fn envelope(seq: u64, len: usize) -> GroupEnvelope {
+pub fn envelope(seq: u64, len: usize) -> GroupEnvelope {
     let delta = Delta {
         label: Label {
             epoch: Epoch(1),

@@ -130,3 +130,74 @@ fn a_client_that_is_answered_megabytes_lets_others_have_their_turn() {
         "{most} bytes in one turn"
     );
 }
+
+/// Takes messages of the group protocol, and counts the ends of turns.
+#[derive(Clone, Default)]
+struct Ends {
+    frames: Arc<AtomicU64>,
+    ends: Arc<AtomicU64>,
+}
+
+impl Handler for Ends {
+    fn group(&self, _: &PeerInfo, _: Vec<GroupEnvelope>) {
+        self.frames.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn request(&self, _: &PeerInfo, _: Message, reply: Reply) {
+        reply.send(&status(1));
+    }
+
+    fn end_turn(&self) {
+        self.ends.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// All that has come is taken before the turn ends, though it is several reads: so the outcome of many frames leaves together.
+#[test]
+fn the_turn_ends_once_all_that_has_come_is_taken() {
+    const FRAMES: u64 = 64;
+    let handler = Ends::default();
+    let (tell, told) = std::sync::mpsc::channel::<String>();
+    let (say_sent, sent) = std::sync::mpsc::channel::<()>();
+    let (let_go, go) = std::sync::mpsc::channel::<()>();
+    let sending = std::thread::spawn(move || {
+        let addr = told.recv().expect("an address");
+        block_on(async {
+            let (peers, _) = crate::peers::peers(staves_net::PeerOptions::default());
+            peers.set_addr(staves_model::NodeId(1), &addr);
+            let say = |seq| {
+                peers.send_group(staves_model::NodeId(1), &crate::peers::envelope(seq, 1500));
+                peers.flush();
+            };
+            wait_until_async("the link is up", || peers.stats()[0].connected).await;
+            say(1);
+            go.recv().expect("the first came");
+            (2..=1 + FRAMES).for_each(say);
+            say_sent.send(()).expect("it waits");
+            // The link stays until all has come.
+            let _ = go.recv();
+        });
+    });
+    one_thread().block_on(async {
+        let server = Server::bind("127.0.0.1:0", node(1), Options::default(), handler.clone());
+        let server = server.await.expect("a free port on loopback");
+        tell.send(server.local_addr().to_string())
+            .expect("it listens");
+        let came = |count| handler.frames.load(Ordering::Relaxed) >= count;
+        wait_until_async("the first frame comes", || came(1)).await;
+        wait_until_async("its turn ends", || handler.ends.load(Ordering::Relaxed) > 0).await;
+        let before = handler.ends.load(Ordering::Relaxed);
+        let_go.send(()).expect("it waits");
+        // This thread stands still until all frames lie there.
+        sent.recv().expect("they are sent");
+        wait_until_async("the frames come", || came(1 + FRAMES)).await;
+        wait_until_async("the turn ends", || {
+            handler.ends.load(Ordering::Relaxed) > before
+        })
+        .await;
+        let ends = handler.ends.load(Ordering::Relaxed) - before;
+        assert!(ends <= 3, "{ends} turns for {FRAMES} frames of 96 KB");
+        drop(let_go);
+    });
+    sending.join().expect("no panic");
+}

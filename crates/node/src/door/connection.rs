@@ -15,11 +15,12 @@ use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::tcp::ReadHalf;
 use tokio::sync::watch;
 
 mod local;
 mod memory;
+mod output;
 
 use self::local::DoorTurn;
 use super::Phase;
@@ -47,7 +48,7 @@ const OP_BYTES: usize = size_of::<PartialReply>() + size_of::<RemoteOp>() * 3 / 
 /// Room for one read.
 pub(super) const READ_BYTES: usize = 16 << 10;
 /// Most bytes read before others have a turn: what they ask for takes as long as copying it does.
-const TURN_BYTES: usize = 1 << 20;
+const TURN_BYTES: usize = 256 << 10;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
 const INPUT_KEPT_MAX: usize = 64 << 10;
 
@@ -88,6 +89,8 @@ struct Executor {
     needs: usize,
     /// Cells that want a flush after this batch.
     touched: Vec<Arc<Cell>>,
+    /// The flushes of some were put off to the end of the turn.
+    owes_end_of_turn: bool,
     /// The time at which this batch was read, and its deadline.
     now: Time,
     deadline: Time,
@@ -136,6 +139,7 @@ impl Connection {
                 routes,
                 version,
                 touched: Vec::new(),
+                owes_end_of_turn: false,
                 now: Time::ZERO,
                 deadline: Time::ZERO,
                 commands: 0,
@@ -155,6 +159,9 @@ impl Connection {
     ) -> io::Result<()> {
         self.input = input;
         let (mut reading, writing) = socket.split();
+        // Once for all, not at each turn: who waits there is put on a list that all connections share.
+        let closing = phase.wait_for(|p| *p == Phase::Closing);
+        tokio::pin!(closing);
         let mut turn_bytes = 0;
         loop {
             if turn_bytes >= TURN_BYTES {
@@ -162,6 +169,7 @@ impl Connection {
                 tokio::task::yield_now().await;
             }
             let short_of_room = self.work();
+            self.executor.end_of_turn().await;
             let written = self.executor.write(&writing)?;
             let has_memory = self.account();
             let executor = &mut self.executor;
@@ -191,7 +199,7 @@ impl Connection {
                     let text = "it held memory for which other connections waited, and hardly took or gave a byte";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, text));
                 }
-                _ = phase.wait_for(|p| *p == Phase::Closing), if !executor.closing => executor.closing = true,
+                _ = &mut closing, if !executor.closing => executor.closing = true,
             }
         }
     }
@@ -338,15 +346,9 @@ impl Executor {
         }
     }
 
-    /// A batch ends: what it made goes to the copies, in one go, and answers into their order.
+    /// A batch ends: answers go into their order.
     fn end(&mut self) {
-        let host = &self.running.host;
-        if !self.touched.is_empty() {
-            for cell in self.touched.drain(..) {
-                cell.flush(host, self.now);
-            }
-            host.peers.flush();
-        }
+        self.owes_end_of_turn |= self.running.host.put_off(&mut self.touched);
         self.places.release(&mut self.output);
         self.held_back = false;
         if self.remote.is_ready() {
@@ -660,30 +662,6 @@ impl Executor {
              'staves pool create', or set 'pool'",
             self.running.host.options().pool
         )
-    }
-
-    /// Writes what the kernel takes. Its bytes.
-    fn write(&mut self, writing: &WriteHalf<'_>) -> io::Result<u64> {
-        let mut written = 0;
-        while !self.output.is_empty() {
-            let mut slices = [io::IoSlice::new(&[]); 16];
-            let count = self.output.chunks_vectored(&mut slices);
-            match writing.try_write_vectored(&slices[..count]) {
-                Ok(count) => {
-                    self.output.advance(count);
-                    written += count as u64;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
-        }
-        if written > 0 {
-            self.part.moved(written as usize);
-            let door = &self.running.door;
-            door.written_bytes_total
-                .fetch_add(written, Ordering::Relaxed);
-        }
-        Ok(written)
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) async fn run(host: Arc<Host>) {
                 tokio::task::yield_now().await;
             }
         }
-        host.peers.flush();
+        host.end_turn();
         if sampled.0.elapsed() >= SAMPLE {
             let missing = host.figures().missing_pages;
             let came = u64::saturating_sub(sampled.1, missing);

@@ -371,8 +371,13 @@ pub(crate) fn serve(
         part: InFlightPart::new(host.options().in_flight.clone()),
         short_bytes: 0,
     };
+    let is_wire = matches!(asked.asker, Asker::Wire(_));
     if let Some(asked) = begin(host, asked, false) {
         tokio::spawn(begin_later(host.clone(), asked));
+    }
+    // The connection that it came on ends its turn itself.
+    if !is_wire {
+        host.end_turn();
     }
 }
 
@@ -385,7 +390,9 @@ async fn begin_later(host: Arc<Host>, mut asked: AskedBatch) {
         host.options().in_flight.room().await;
         let last = asked.part.is_refused() || Instant::now() >= asked.deadline;
         if last || asked.part.try_set_in_turn(asked.short_bytes) {
-            match begin(&host, asked, last) {
+            let again = begin(&host, asked, last);
+            host.end_turn();
+            match again {
                 Some(again) => asked = again,
                 None => return,
             }

@@ -21,3 +21,4 @@ mod rust_client;
 mod secrets;
 mod soak;
 mod sources;
+mod turns;

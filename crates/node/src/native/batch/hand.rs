@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClientId, GroupId, Refusal, ServiceId, StretchState, Time};
+use staves_model::{ClientId, GroupId, ServiceId, Time};
 use staves_net::FREE_BYTES;
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
@@ -54,40 +54,12 @@ fn cell_of<'a>(
         let text = format!("the pool has no {to}");
         return Err(Answer::error(ErrorCode::Malformed, text));
     }
-    if let Some(answer) = refuse_write(routes, request, group, op) {
+    if let Some(answer) = routes.refuse_write(request, group, op) {
         return Err(answer);
     }
     let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
     let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
     Ok(shadow.unwrap_or(home))
-}
-
-/// The refusal of a write to a stretch of a region that has no parity, by the map: nobody may write where nothing was
-/// written before it is marked, nor others where somebody loads.
-fn refuse_write(
-    routes: &Routes,
-    request: &ServiceRequest,
-    group: GroupId,
-    op: &NumberedOp,
-) -> Option<Answer> {
-    let state = routes.stretch_state(group);
-    if state == StretchState::Written {
-        return None;
-    }
-    let action = Action::from_body(&op.body).ok()?;
-    let is_load = matches!(action, Action::Load { .. }) || planted(Mutant::LoadOpenToAll);
-    if !action.is_write() || (state == StretchState::Loading && is_load) {
-        return None;
-    }
-    if state == StretchState::Loading && request.revision <= routes.map.revision {
-        let region = routes.map.region_of(group).map(|region| &region.name);
-        let name = region.cloned().unwrap_or_default();
-        let refusal = Refusal::RegionIsLoaded { name };
-        return Some(Answer::error(ErrorCode::Refused, refusal.to_string()));
-    }
-    let text = "it was not done: by this node's map that part of the region holds nothing or is being loaded, so it has \
-                to be marked as written first";
-    Some(Answer::error(ErrorCode::NotServing, text))
 }
 
 /// True if an operation changes nothing, as far as that is known of its service.
@@ -212,14 +184,10 @@ impl<'a> Hand<'a> {
         Ok(elsewhere)
     }
 
-    /// The operations are handed in: what they made goes to the copies.
+    /// The operations are handed in: what they made goes to the copies at the end of the turn.
     pub(super) fn end(&mut self) {
         self.batch.expects(self.answer_bytes);
-        if !self.touched.is_empty() {
-            let (host, now) = (self.host, self.now);
-            self.touched.iter().for_each(|cell| cell.flush(host, now));
-            host.peers.flush();
-        }
+        self.host.put_off(&mut self.touched);
     }
 
     pub(super) fn bytes_left(&self) -> usize {
@@ -273,10 +241,7 @@ impl<'a> Hand<'a> {
                 return Side::Here;
             }
             Some(Ok(answer)) => Ok(Some(answer)),
-            None => match self.refuse_by_newer_map(cell.group, op) {
-                Some(answer) => Ok(Some(answer)),
-                None => self.submit_to(cell, &mut state, index, op),
-            },
+            None => self.submit_to(cell, &mut state, index, op),
         };
         drop(state);
         let in_flight = &host.options().in_flight;
@@ -333,6 +298,9 @@ impl<'a> Hand<'a> {
         index: usize,
         op: &NumberedOp,
     ) -> Result<Option<Answer>, Refused> {
+        if let Some(answer) = self.refuse_by_newer_map(cell.group, op) {
+            return Ok(Some(answer));
+        }
         let mut wants_flush = false;
         let in_flight = &self.host.options().in_flight;
         state.lend(in_flight);
@@ -368,7 +336,7 @@ impl<'a> Hand<'a> {
         if self.host.version() == self.version || op.to.keeps_order() {
             return None;
         }
-        refuse_write(&self.host.routes(), self.request, group, op)
+        self.host.routes().refuse_write(self.request, group, op)
     }
 
     fn submit_here(
