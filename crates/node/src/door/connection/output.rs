@@ -13,6 +13,8 @@ impl Executor {
     /// The turn ends: what all batches of it have made goes to the copies in one go, and then the answers leave.
     pub(super) async fn end_of_turn(&mut self) {
         if self.owes_end_of_turn || !self.output.is_empty() {
+            // Others have their turn in between: what waits here counts by then.
+            self.waits.set(self.places.len());
             end_of_turn().await;
         }
         if std::mem::take(&mut self.owes_end_of_turn) {
