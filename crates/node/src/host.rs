@@ -76,8 +76,9 @@ pub(crate) struct Host {
     /// Buckets whose next step has work at once.
     busy: Mutex<BTreeSet<GroupId>>,
     busy_wake: Notify,
-    /// Cells that do not rest: each tick is for these.
-    active: Mutex<Vec<(GroupId, DiskId)>>,
+    /// Cells that do not rest: each tick is for these. By themselves, so that none is missed that the routes of a tick do not
+    /// know yet.
+    active: Mutex<Vec<Arc<Cell>>>,
     /// Asks the lease asker not to wait for its turn.
     lease_wake: Notify,
     /// The time, by our clock at the asking, of the last answer of a directory leader that a majority confirmed.
@@ -406,7 +407,7 @@ impl Host {
     }
 
     /// The directory's entry of a group has changed.
-    fn tell_group(&self, cell: &Cell, now: Time, group: &Group, routes: &Routes) {
+    fn tell_group(&self, cell: &Arc<Cell>, now: Time, group: &Group, routes: &Routes) {
         if group.seats(self.life.node, cell.disk) {
             self.found(cell, routes, now);
         }
@@ -526,30 +527,27 @@ impl Host {
     pub(crate) fn tick(&self) {
         let routes = self.routes();
         let active = self.take_active();
-        active.iter().for_each(|at| self.tick_cell(&routes, *at));
+        active.iter().for_each(|cell| self.tick_cell(&routes, cell));
         self.peers.flush();
     }
 
     /// The cells that do not rest; [`Host::tick_cell`] puts back those that still do not.
-    fn take_active(&self) -> Vec<(GroupId, DiskId)> {
+    fn take_active(&self) -> Vec<Arc<Cell>> {
         std::mem::take(&mut *self.active.lock())
     }
 
     /// Each tick is for this cell, too, until it rests. Called once for each time that it wakes.
-    pub(crate) fn look_after(&self, cell: &Cell) {
-        self.active.lock().push((cell.group, cell.disk));
+    pub(crate) fn look_after(&self, cell: &Arc<Cell>) {
+        self.active.lock().push(cell.clone());
     }
 
-    fn tick_cell(&self, routes: &Routes, (group, disk): (GroupId, DiskId)) {
+    fn tick_cell(&self, routes: &Routes, cell: &Arc<Cell>) {
         self.gets_on();
-        let Some(cell) = routes.cell(group, disk) else {
-            return;
-        };
         let now = self.clock.now();
         cell.step(self, now, Event::Tick);
         let mut state = cell.lock();
-        let entry = routes.map.groups.get(&group);
-        let listed = entry.is_some_and(|g| g.seats(self.life.node, disk));
+        let entry = routes.map.groups.get(&cell.group);
+        let listed = entry.is_some_and(|g| g.seats(self.life.node, cell.disk));
         let member = state.bucket.as_ref().map(|bucket| bucket.member());
         let holds = member.is_some_and(|member| member.slot().is_some());
         if listed || holds || state.waiting() > 0 {

@@ -89,7 +89,7 @@ impl Cell {
     }
 
     /// Tells the bucket, if there is one, of an event, and does what it wants done.
-    pub(crate) fn step(&self, host: &Host, now: Time, event: Event) {
+    pub(crate) fn step(self: &Arc<Self>, host: &Host, now: Time, event: Event) {
         // These two leave nothing to be done later.
         let granted = matches!(event, Event::Lease { .. } | Event::Heard { .. });
         let (finished, more, wakes) = {
@@ -107,14 +107,14 @@ impl Cell {
     }
 
     /// Something was changed past the bucket's events: it is looked after until it rests again.
-    pub(crate) fn stir(&self, host: &Host) {
+    pub(crate) fn stir(self: &Arc<Self>, host: &Host) {
         if self.lock().wakes() {
             host.look_after(self);
         }
     }
 
     /// Sends what submits have made since the last flush.
-    pub(crate) fn flush(&self, host: &Host, now: Time) {
+    pub(crate) fn flush(self: &Arc<Self>, host: &Host, now: Time) {
         let (finished, wakes) = {
             let mut state = self.lock();
             let wakes = std::mem::take(&mut state.unseen);

@@ -37,8 +37,8 @@ pub(crate) async fn run(host: Arc<Host>) {
         let heard = host.peers.silences().into_iter();
         let silent = silences.tick(now, heard.map(|(node, silent)| (node, now - silent)));
         host.tell_silent(&routes, &silent);
-        for (i, at) in host.take_active().into_iter().enumerate() {
-            host.tick_cell(&routes, at);
+        for (i, cell) in host.take_active().iter().enumerate() {
+            host.tick_cell(&routes, cell);
             if i % CELLS_AT_ONCE == CELLS_AT_ONCE - 1 {
                 // With thousands of groups, what others have sent must not wait until all have been looked after.
                 host.peers.flush();
@@ -100,6 +100,32 @@ pub(crate) async fn run_busy(host: Arc<Host>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::testing;
+    use staves_model::ClusterMap;
+
+    /// Regression: a pool was made between a tick's look at the routes and its look at who wants a tick. Its cells got no
+    /// tick ever after, so that a joiner whose request was lost did not ask again, and its bucket was never whole.
+    #[tokio::test]
+    async fn a_cell_that_the_routes_of_a_tick_do_not_know_is_looked_after() {
+        let host = testing::host(Duration::from_secs(2));
+        let before = host.routes();
+        let mut map = ClusterMap::clone(&before.map);
+        let made = map.apply(
+            None,
+            &staves_model::testing::create_pool("new", "1+0", 4, false),
+        );
+        made.expect("by the rules");
+        host.follow(Arc::new(map));
+        let tick = || host.take_active();
+        tick().iter().for_each(|cell| host.tick_cell(&before, cell));
+        let after = host.routes();
+        let new: Vec<_> = after.cells().filter(|c| c.group.0 > 1).collect();
+        new.iter()
+            .for_each(|cell| cell.step(&host, host.clock.now(), Event::Tick));
+        let ticked = tick();
+        let forgotten = |cell: &&&Arc<_>| !ticked.iter().any(|c| Arc::ptr_eq(c, cell));
+        assert_eq!((new.len(), new.iter().filter(forgotten).count()), (4, 0));
+    }
 
     #[test]
     fn the_heap_is_trimmed_once_after_each_time_of_much_work() {
