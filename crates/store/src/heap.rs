@@ -1,5 +1,9 @@
-//! Trimming of the process's heap. With C libraries other than glibc nothing here does anything.
+//! The process's heap: how many threads share one, how memory that is free goes back to the kernel, and a heap in which small pieces
+//! take no lock. With C libraries other than glibc the first two do nothing.
 #![allow(unsafe_code)]
+
+#[cfg(feature = "heap")]
+pub(crate) mod by_size;
 
 /// Lets all threads share so many heaps.
 ///
