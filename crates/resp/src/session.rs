@@ -224,13 +224,18 @@ const NO_AUTH: &str =
     "ERR AUTH is called although this cluster takes no credentials yet: connect without a password";
 
 /// Longest name that a client may give itself, in bytes.
-const NAME_BYTES_MAX: usize = 1024;
+const NAME_BYTES_MAX: usize = 256;
 
 fn is_name(text: &[u8]) -> bool {
     text.len() <= NAME_BYTES_MAX && text.iter().all(u8::is_ascii_graphic)
 }
 
 fn client_name(text: &[u8]) -> Result<String, String> {
+    if text.len() > NAME_BYTES_MAX {
+        return Err(format!(
+            "ERR Client names have at most {NAME_BYTES_MAX} bytes here."
+        ));
+    }
     if !is_name(text) {
         return Err(
             "ERR Client names cannot contain spaces, newlines or special characters.".into(),
