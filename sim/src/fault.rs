@@ -1,6 +1,7 @@
 //! The faults, at random times and aimed at steps of the protocol.
 
 use staves_group::Member;
+use staves_model::MemberSlot;
 use staves_wire::group::GroupMessage;
 use std::collections::BTreeSet;
 
@@ -281,11 +282,16 @@ impl World {
             self.propose(g, &BTreeSet::from([data.id.place()]), false);
         }
         let next = self.committed(g).clone();
-        // Nor is one that shares its node's memory with another member, or with what its node held before.
-        let was_there =
-            |x: &staves_model::Member| group.listed().any(|(_, o)| o.id.node == x.id.node);
+        // Nor is one that shares its node's memory with another member or joiner, or with what its node held before.
+        let shares_node = |slot: MemberSlot, x: &staves_model::Member| {
+            let was_there = group.listed().any(|(_, o)| o.id.node == x.id.node);
+            let joins = |(other, o): (MemberSlot, &staves_model::Member)| {
+                other != slot && o.id.node == x.id.node
+            };
+            was_there || next.listed().any(joins)
+        };
         let mut joiners = next.listed().filter(|(slot, _)| !next.retained(*slot));
-        let shares = self.groups[g].m > 1 && joiners.any(|(_, x)| was_there(x));
+        let shares = self.groups[g].m > 1 && joiners.any(|(slot, x)| shares_node(slot, x));
         let (epoch, timed) = (next.epoch, !next.open && !shares);
         if timed {
             self.queue

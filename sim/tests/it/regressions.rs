@@ -72,6 +72,12 @@ const FAILED: &[(u64, usize, usize, &str)] = &[
         1,
         "a read of a region whose bytes are gone was kept for later instead of answered: nothing would ever bring them",
     ),
+    (
+        974_466_149_112,
+        2,
+        1,
+        "the simulator timed a takeover whose two joiners were one node, which had memory for one of them",
+    ),
 ];
 
 /// The same of worlds with two groups.
