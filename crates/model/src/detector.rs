@@ -267,9 +267,10 @@ impl Detector {
             .count();
         let looked: BTreeSet<NodeId> = case.looked(now).collect();
         let alone = planted(Mutant::LoneWordBelieved);
+        // However long others complain: requests fail for many reasons, and whoever likes may say that theirs did.
         let heard = alone
-            || (against.len() >= 2 && !looked.is_empty())
-            || case.lone_word_counts(now, config.alone_after);
+            || !looked.is_empty()
+                && (against.len() >= 2 || case.lone_word_counts(now, config.alone_after));
         let words_needed = if alone { 1 } else { able.clamp(1, 2) };
         let looked_for =
             alone || case.is_refused() || case.others_looked(now, config.probed_within);

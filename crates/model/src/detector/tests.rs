@@ -98,6 +98,19 @@ fn failed_requests_alone_kill_nobody() {
     assert_eq!(court.hear(&[(4, 3, Refused)]).0, vec![3], "one has looked");
 }
 
+/// However long they go on: who reaches the native port may say so without end, with a node that is well and slow to say that it is.
+#[test]
+fn complaints_that_do_not_end_kill_nobody_while_nobody_has_looked() {
+    let mut court = Court::of(4);
+    for _ in 0..50 {
+        let (dead, _) = court.hear(&[(1, 3, Failed), (2, 3, Failed)]);
+        assert!(dead.is_empty(), "{dead:?}");
+        court.wait(100);
+    }
+    let (dead, _) = court.hear(&[(1, 3, Failed), (2, 3, Failed), (4, 3, Silent)]);
+    assert_eq!(dead, vec![3], "one has looked");
+}
+
 /// A and B cut, both reach C: nobody is dead, however long it lasts.
 #[test]
 fn a_partial_partition_kills_nobody() {
