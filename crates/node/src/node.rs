@@ -19,7 +19,6 @@ use crate::config::Config;
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
-use crate::heap;
 use crate::host::Host;
 use crate::host::services::{HostedService, SERVICES};
 use crate::links::{DirectoryLinks, DirectoryWay};
@@ -296,10 +295,7 @@ pub fn serve(config: Config) -> Result<(), StartError> {
     let mut threads = tokio::runtime::Builder::new_multi_thread();
     threads.worker_threads(workers);
     threads.event_interval(POLLS_MAX);
-    threads.on_thread_park(|| {
-        staves_net::thread_rests();
-        heap::thread_rests();
-    });
+    threads.on_thread_park(staves_net::thread_rests);
     let runtime = threads.enable_all().build().map_err(StartError::Runtime)?;
     let served = runtime.block_on(async {
         use tokio::signal::unix::{SignalKind, signal};

@@ -38,7 +38,7 @@ pub use arena::Arena;
 pub use budget::Budget;
 pub use extent::{Extent, MapError};
 #[cfg(feature = "heap")]
-pub use heap::by_size::{HeapBySize, SMALL_MAX, give_back_small, is_small_piece};
+pub use heap::by_size::{HeapBySize, SMALL_MAX, is_small_piece};
 pub use heap::{share_heaps, trim_heap};
 pub use journal::{Journal, LateSyncs};
 pub use pages::{Full, Pages};

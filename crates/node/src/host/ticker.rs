@@ -53,7 +53,7 @@ pub(crate) async fn run(host: Arc<Host>) {
             host.fill_rate.store(rate as u64, Ordering::Relaxed);
             sampled = (Instant::now(), missing);
             if rest.begins(CpuTime::of_this_process().total()) {
-                crate::heap::trim();
+                staves_store::trim_heap();
             }
         }
     }

@@ -63,12 +63,6 @@ unsafe impl GlobalAlloc for HeapBySize {
     }
 }
 
-/// Gives small pieces that this thread has freed back to the kernel.
-pub fn give_back_small() {
-    // SAFETY: the allocator's own function, from any thread; it moves nothing that is in use.
-    unsafe { libmimalloc_sys::mi_collect(true) };
-}
-
 /// True if these bytes lie where small pieces do.
 pub fn is_small_piece(bytes: &[u8]) -> bool {
     // SAFETY: it compares addresses.
