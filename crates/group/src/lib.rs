@@ -39,7 +39,7 @@
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
-//! state; `peer`, `reservation`: what a data bucket knows of the others; `slowness`: how late nodes answer. `update`: rules 1 to 6; `rest`: rule 19; `sums`: deltas with
+//! state; `peer`, `reservation`: what a data bucket knows of the others; `slowness`: how late nodes answer; `node_logs`: the bound of all logs of a node. `update`: rules 1 to 6; `rest`: rule 19; `sums`: deltas with
 //! m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`, `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
@@ -51,6 +51,7 @@ mod coordinate;
 mod lease;
 mod member;
 mod merge;
+mod node_logs;
 mod page_requests;
 mod page_source;
 mod peer;
@@ -73,6 +74,7 @@ pub use staves_model::{DirectoryCall, GroupStep};
 
 pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
+pub use node_logs::NodeLogs;
 pub use requests::{CLIENTS_MAX, NUMBER_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};
 pub use slowness::Slowness;

@@ -11,6 +11,7 @@ use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
 
 use crate::backfill::BackfillStats;
 use crate::coordinate::Coordination;
+use crate::node_logs::CountedLogs;
 use crate::requests::Recall;
 use crate::state::{Applied, Ctx, Effects, MemberState, Options};
 use crate::stream::Stream;
@@ -91,6 +92,7 @@ pub struct Member {
     pub(crate) state: Option<MemberState>,
     pub(crate) coordination: Option<Coordination>,
     pub(crate) old: Option<PageTable>,
+    logs: CountedLogs,
 }
 
 macro_rules! ctx {
@@ -116,6 +118,7 @@ impl Member {
         budget: Arc<Budget>,
     ) -> Member {
         Member {
+            logs: CountedLogs::new(options.node_logs.clone()),
             options,
             id,
             me,
@@ -198,10 +201,17 @@ impl Member {
             .ok_or(AdmitError::NotServing)?;
         // One delta is always let in, so that a weight above the bound cannot wait for ever.
         let bytes = state.own().log.bytes();
-        if bytes > 0 && bytes + weight > self.options.log_bytes_max {
+        let node = &self.options.node_logs;
+        let fits = bytes + weight <= self.options.log_bytes_max && node.has_room_for(weight);
+        if bytes > 0 && !fits {
             return Err(AdmitError::Busy);
         }
         Ok(())
+    }
+
+    pub(crate) fn count_logs(&mut self) {
+        let streams = self.state.iter().flat_map(|s| &s.streams);
+        self.logs.set(streams.map(|s| s.log.bytes()).sum());
     }
 
     /// The time at which a tick will send something again that nobody has reported. A driver that can wait for less than its usual
@@ -446,6 +456,7 @@ impl Member {
             Event::Heard { .. } => {}
             Event::Silent { node, since } => self.silent(now, node, since),
         }
+        self.count_logs();
     }
 
     pub(crate) fn is_quiet(&self, now: Time) -> bool {

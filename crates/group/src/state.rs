@@ -11,6 +11,7 @@ use staves_store::{Budget, Journal, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage};
 
 use crate::backfill::Backfill;
+use crate::node_logs::NodeLogs;
 use crate::peer::Peer;
 use crate::reservation::Reservation;
 use crate::slowness::Slowness;
@@ -53,6 +54,8 @@ pub struct Options {
     pub slowness: Arc<Slowness>,
     /// Most bytes of deltas that a stream's log holds (I10); a full log pushes back on clients.
     pub log_bytes_max: usize,
+    /// And the logs of all members that were made with the same options.
+    pub node_logs: Arc<NodeLogs>,
     /// Most bytes of deltas in one message.
     pub message_bytes_max: usize,
     /// Pages asked for in one message by a joiner.
@@ -80,6 +83,7 @@ impl Default for Options {
             stuck_after: Duration::from_millis(800),
             slowness: Arc::default(),
             log_bytes_max: 8 << 20,
+            node_logs: Arc::new(NodeLogs::new(usize::MAX)),
             message_bytes_max: 512 << 10,
             // Enough under way to keep all sources busy, and little enough to stay in a processor's cache.
             fetch_pages: 32,

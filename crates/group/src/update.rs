@@ -40,7 +40,9 @@ impl Member {
         bytes: Bytes,
     ) -> u64 {
         let (durability, state) = self.updating();
-        state.make(durability, request, answer, runs, bytes)
+        let seq = state.make(durability, request, answer, runs, bytes);
+        self.count_logs();
+        seq
     }
 
     /// The same, but takes runs and bytes out of the vectors only where the log keeps them: without parity their memory
@@ -60,7 +62,9 @@ impl Member {
             return state.make_alone(durability, request, &answer, runs, bytes);
         }
         let (runs, bytes) = (std::mem::take(runs), Bytes::from(std::mem::take(bytes)));
-        state.make(durability, request, answer, runs, bytes)
+        let seq = state.make(durability, request, answer, runs, bytes);
+        self.count_logs();
+        seq
     }
 
     fn updating(&mut self) -> (Durability, &mut MemberState) {
@@ -456,7 +460,9 @@ impl MemberState {
         let s = &mut self.streams[stream];
         s.stable = s.stable.max(stable);
         s.purgeable = s.purgeable.max(purgeable);
-        let room = ctx.options.log_bytes_max;
+        let held = s.log.bytes();
+        let free = ctx.options.node_logs.free_bytes();
+        let room = ctx.options.log_bytes_max.min(held.saturating_add(free));
         // A copy applies what is stable at once. Parity has arithmetic to do, for which nobody waits: it
         // does it with the next tick, or when its log has grown (row H2).
         if self.applies_now(stream, room) {

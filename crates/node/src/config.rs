@@ -119,8 +119,8 @@ keys! {
     clients_max: u32 = "10000", "Most connections of Redis's protocol at a time.";
     in_flight_bytes_max: Size = "0", "Memory for requests and answers of clients that are under way, at all doors together; 0 is an eighth of memory, and 32MiB at least. When it is taken, large requests wait, and are refused after 3 to 6 s. A single one may be larger.";
     in_flight_requests_max: u32 = "0", "Most requests of clients that wait at a time, at both doors together; 0 is 20 for each millisecond of request_ms and each thread, and not more than one for 512 bytes of in_flight_bytes_max. Beyond, requests that would wait are refused at once; the first of each connection is taken in any case.";
-    value_bytes_max: Size = "512MiB", "Largest value that is taken.";
-    log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet. When it is full, writers wait.";
+    value_bytes_max: Size = "512MiB", "Largest value that is taken; what is larger than memory is never taken.";
+    log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet, of all buckets of the node together; each may take an eighth of it. When it is full, writers wait.";
     rebuild_pages_max: u32 = "1024", "Most pages that the node has asked other nodes for at a time while it rebuilds buckets. With 0 it rebuilds only what clients ask for.";
     files_copies: bool = "true", "Let the node use memory that is free for second copies of files' blocks. Without them, the blocks that only a lost node had are fetched from their source again.";
     request_ms: Millis = "5000", "How long a request of a client may take before it is answered with an error.";
@@ -438,6 +438,11 @@ impl Config {
             Some((_, reason)) => Err(ConfigError::conflict(reason)),
             None => Ok(()),
         }
+    }
+
+    /// Bytes of the largest value that is taken: what is larger than the node's memory finds no place anywhere.
+    pub fn value_bytes(&self) -> usize {
+        self.value_bytes_max.0.min(self.memory.0) as usize
     }
 
     /// The memory for requests and answers of clients.

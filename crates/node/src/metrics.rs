@@ -113,7 +113,7 @@ pub const METRICS: &[Metric] = &[
         name: "staves_in_flight_bytes",
         kind: MetricKind::Gauge,
         unit: "bytes",
-        help: "Bytes of requests and answers of clients that are under way, at all doors, beyond 64 KiB of each connection.",
+        help: "Bytes of requests and answers of clients that are under way, at all doors, beyond 4 KiB of each connection.",
         value: Value::One(|s| s.running.in_flight.held_bytes() as u64),
     },
     Metric {
@@ -122,6 +122,13 @@ pub const METRICS: &[Metric] = &[
         unit: "bytes",
         help: "Most of them, before large requests wait.",
         value: Value::One(|s| s.running.in_flight.bytes_max() as u64),
+    },
+    Metric {
+        name: "staves_log_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Updates that not every copy has received yet, in the logs of all buckets of this node.",
+        value: Value::One(|s| s.running.host.options().group.node_logs.held_bytes() as u64),
     },
     Metric {
         name: "staves_in_flight_requests",

@@ -359,10 +359,11 @@ pub(crate) fn host_options(config: &Config, in_flight: Arc<InFlight>) -> crate::
         // A share of the node's bound for each bucket: traffic is never even over all of them.
         backfill_budget: Arc::new(Budget::new(config.rebuild_pages_max)),
         log_bytes_max: (config.log_bytes_max.0 / 8).max(LOG_BYTES_MIN) as usize,
+        node_logs: Arc::new(staves_group::NodeLogs::new(config.log_bytes_max.0 as usize)),
         ..staves_group::Options::default()
     };
     let services = crate::ServiceOptions {
-        value_bytes_max: config.value_bytes_max.0 as usize,
+        value_bytes_max: config.value_bytes(),
         ..crate::ServiceOptions::default()
     };
     crate::host::Options {

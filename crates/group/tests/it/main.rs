@@ -4,6 +4,7 @@ mod coded;
 mod leases;
 mod lies;
 mod marks;
+mod node_logs;
 mod pace;
 mod rest;
 mod scrub;
