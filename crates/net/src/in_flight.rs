@@ -2,34 +2,43 @@
 //! their door.
 //!
 //! A connection says how much it holds, and asks before it takes more: an unfinished value counts as a whole from its
-//! first bytes on, so that those that were begun can be ended. Nothing is counted of a connection that holds little, and
-//! nothing is refused to it: small requests go on while the budget is taken. Who holds much while others wait has to move:
+//! first bytes on, so that those that were begun can be ended. A page of each connection is not counted, nor refused. Small
+//! requests go on while large ones have taken the budget: a reserve is theirs alone, so that ten thousand small ones have a
+//! bound too. Who holds anything while others wait has to move:
 //! a connection that hardly takes or gives a byte then is closed. Who has waited longest goes first, after half a second: what
 //! is given back meanwhile is kept for it, so that a large value finds room beside many smaller ones.
 
+mod line;
 mod requests;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::line::{Line, LinePlace};
 pub use self::requests::{WaitingPart, WaitingRequests};
 
-/// So much of each connection does not count.
-pub const FREE_BYTES: usize = 64 << 10;
+/// So much of each connection does not count, and is never refused.
+pub const OWN_BYTES: usize = 4 << 10;
+/// And so much of one request of the native door.
+const REQUEST_OWN_BYTES: usize = 512;
+/// A connection that holds no more than this is small: it may use the reserve.
+pub const SMALL_BYTES: usize = 64 << 10;
+/// Most bytes beyond the budget for connections that are small; a quarter of the budget, if that is less.
+const RESERVE_BYTES_MAX: usize = 8 << 20;
+/// Parts are counted in steps of so many bytes, so that not each byte more is counted anew.
+const STEP_BYTES: usize = 4 << 10;
 /// The shortest and the longest wait of a request for room, in milliseconds. Of those who wait for each other, one is to go first.
 const ROOM_WAIT_MS: std::ops::Range<u64> = 3000..6000;
-/// After this wait nobody who holds nothing yet goes before a request.
-const GOES_FIRST: Duration = Duration::from_millis(500);
 /// The longest sleep of a waiting request before it looks again: what the native door writes out wakes nobody.
 const LOOK: Duration = Duration::from_millis(100);
-/// In this time a connection that holds memory for which others wait must have moved [`FREE_BYTES`].
+/// In this time a connection that holds memory for which others wait must have moved [`SMALL_BYTES`], and a part of what it holds.
 const MOVES_WITHIN: Duration = Duration::from_secs(10);
+/// That part of it: a value that fills the memory is there in ten minutes, or its client is closed.
+const MOVES_PART: usize = 64;
 
 /// The budget of a node.
 #[derive(Debug)]
@@ -40,46 +49,12 @@ pub struct InFlight {
     /// Bytes of answers that wait to be written at the native door.
     pub(crate) queued: Arc<AtomicUsize>,
     waiting: AtomicUsize,
+    /// One part takes more than there is.
+    overdrawn: AtomicBool,
     less: Notify,
     line: Line,
     /// The requests that wait, by number.
     pub requests: WaitingRequests,
-}
-
-/// The place of a request in the line: since when it waits, and a number of its own.
-type LinePlace = (Instant, u64);
-
-/// Those who wait for room, in the order in which they came.
-#[derive(Debug, Default)]
-struct Line {
-    places: Mutex<BTreeSet<LinePlace>>,
-    len: AtomicUsize,
-    next: AtomicU64,
-}
-
-impl Line {
-    fn enter(&self) -> LinePlace {
-        let place = (Instant::now(), self.next.fetch_add(1, Ordering::Relaxed));
-        self.places.lock().insert(place);
-        self.len.fetch_add(1, Ordering::Relaxed);
-        place
-    }
-
-    fn leave(&self, place: &LinePlace) {
-        if self.places.lock().remove(place) {
-            self.len.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-
-    /// True if somebody else is first in the line, and has waited long enough to be waited for.
-    fn is_before(&self, mine: Option<&LinePlace>) -> bool {
-        if self.len.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        let places = self.places.lock();
-        let first = places.first().filter(|first| Some(*first) != mine);
-        first.is_some_and(|(since, _)| since.elapsed() >= GOES_FIRST)
-    }
 }
 
 impl InFlight {
@@ -96,6 +71,7 @@ impl InFlight {
             held: AtomicUsize::new(0),
             queued: Arc::default(),
             waiting: AtomicUsize::new(0),
+            overdrawn: AtomicBool::new(false),
             less: Notify::new(),
             line: Line::default(),
             requests: WaitingRequests::new(requests_max),
@@ -117,9 +93,21 @@ impl InFlight {
         self.bytes_max.saturating_sub(self.held_bytes())
     }
 
+    fn reserve_bytes(&self) -> usize {
+        (self.bytes_max / 4).min(RESERVE_BYTES_MAX)
+    }
+
     /// True if more may be taken.
     pub fn has_room(&self) -> bool {
         self.held_bytes() < self.bytes_max
+    }
+
+    /// Bytes that a connection may read at once before it says that it holds them: ten thousand of them may read at the same time.
+    pub fn read_bytes(&self, wanted: usize) -> usize {
+        match self.has_room() {
+            true => wanted,
+            false => wanted.min(OWN_BYTES),
+        }
     }
 
     /// The words for a request that is refused.
@@ -164,7 +152,11 @@ impl InFlight {
 #[derive(Debug)]
 pub struct InFlightPart {
     of: Arc<InFlight>,
+    /// So much is not counted.
+    own: usize,
     counted: usize,
+    /// It may take more than there is, to end what it has begun.
+    overdraws: bool,
     moved: usize,
     moving_since: Instant,
     /// The end of the wait for room, and the place in the line.
@@ -173,11 +165,22 @@ pub struct InFlightPart {
 }
 
 impl InFlightPart {
-    /// Nothing yet.
+    /// Nothing yet, of a connection.
     pub fn new(of: Arc<InFlight>) -> InFlightPart {
+        InFlightPart::with_own(of, OWN_BYTES)
+    }
+
+    /// Nothing yet, of one request of a connection that may have hundreds under way.
+    pub fn of_request(of: Arc<InFlight>) -> InFlightPart {
+        InFlightPart::with_own(of, REQUEST_OWN_BYTES)
+    }
+
+    fn with_own(of: Arc<InFlight>, own: usize) -> InFlightPart {
         InFlightPart {
             of,
+            own,
             counted: 0,
+            overdraws: false,
             moved: 0,
             moving_since: Instant::now(),
             waits_until: None,
@@ -185,10 +188,35 @@ impl InFlightPart {
         }
     }
 
+    /// The bytes that count, of so many that it holds.
+    #[inline]
+    fn counted_of(&self, bytes: usize) -> usize {
+        let counted = bytes.saturating_sub(self.own);
+        let steps = counted.checked_next_multiple_of(STEP_BYTES);
+        steps.unwrap_or(counted)
+    }
+
+    /// For one whose begun work ends only with more memory, where there is none: true if it may take it all the same. One at a time may,
+    /// so that of many that wait for each other always one goes on.
+    pub fn may_overdraw(&mut self) -> bool {
+        let free = || !self.of.overdrawn.swap(true, Ordering::AcqRel);
+        self.overdraws = self.overdraws || free();
+        self.overdraws
+    }
+
+    /// It has ended what it had begun: another may.
+    #[inline]
+    pub fn overdraws_no_more(&mut self) {
+        if std::mem::take(&mut self.overdraws) {
+            self.of.overdrawn.store(false, Ordering::Release);
+            self.of.less.notify_waiters();
+        }
+    }
+
     /// It holds so many bytes now, whether there was room for them or not.
     #[inline]
     pub fn set(&mut self, bytes: usize) {
-        let counted = bytes.saturating_sub(FREE_BYTES);
+        let counted = self.counted_of(bytes);
         if counted == self.counted {
             return;
         }
@@ -202,21 +230,25 @@ impl InFlightPart {
         self.counted = counted;
     }
 
-    /// It is to hold so many bytes, if there is room for them. One that has nobody beside it has room for any number: a
-    /// request may be larger than the budget.
+    /// It is to hold so many bytes, if there is room for them. One that has nobody beside it, or little more than small ones,
+    /// has room for any number: a request may be larger than the budget.
     #[inline]
     pub fn try_set(&mut self, bytes: usize) -> bool {
-        let counted = bytes.saturating_sub(FREE_BYTES);
+        let counted = self.counted_of(bytes);
         if counted > self.counted {
-            if self.counted == 0 && self.of.line.is_before(self.place.as_ref()) {
+            let small = bytes <= SMALL_BYTES;
+            if self.counted == 0 && !small && self.of.line.is_before(self.place.as_ref()) {
                 return false;
             }
             let more = counted - self.counted;
             let queued = self.of.queued.load(Ordering::Relaxed);
-            let max = self.of.bytes_max.saturating_sub(queued);
+            let reserve = self.of.reserve_bytes();
+            let max = self.of.bytes_max + if small { reserve } else { 0 };
+            let max = max.saturating_sub(queued);
             let fits = |held: usize| {
-                let alone = held == self.counted;
-                (alone || held.saturating_add(more) <= max).then(|| held.saturating_add(more))
+                let alone = held - self.counted + queued <= reserve;
+                (alone && !small || held.saturating_add(more) <= max)
+                    .then(|| held.saturating_add(more))
             };
             let held = &self.of.held;
             if held
@@ -238,7 +270,7 @@ impl InFlightPart {
     /// As [`InFlightPart::try_set`], but whatever it holds already, nobody who has waited for longer is passed. It waits no more
     /// then.
     pub fn try_set_in_turn(&mut self, bytes: usize) -> bool {
-        let grows = bytes.saturating_sub(FREE_BYTES) > self.counted;
+        let grows = self.counted_of(bytes) > self.counted && bytes > SMALL_BYTES;
         if grows && self.of.line.is_before(self.place.as_ref()) {
             return false;
         }
@@ -251,11 +283,14 @@ impl InFlightPart {
 
     /// It is to hold so many bytes, or as many of them as there is room for. The bytes that it may hold.
     pub fn set_up_to(&mut self, bytes: usize) -> usize {
-        let wanted = bytes.saturating_sub(FREE_BYTES);
-        let more = wanted.saturating_sub(self.counted);
+        let small = bytes.min(SMALL_BYTES);
+        if self.counted_of(small) > self.counted {
+            self.try_set(small);
+        }
+        let more = self.counted_of(bytes).saturating_sub(self.counted);
         let queued = self.of.queued.load(Ordering::Relaxed);
         let max = self.of.bytes_max.saturating_sub(queued);
-        let some = |held: usize| more.min(max.saturating_sub(held));
+        let some = |held: usize| more.min(max.saturating_sub(held) / STEP_BYTES * STEP_BYTES);
         let take = |held: usize| (some(held) > 0).then(|| held + some(held));
         let held = &self.of.held;
         if let Ok(before) = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take) {
@@ -264,7 +299,13 @@ impl InFlightPart {
             }
             self.counted += some(before);
         }
-        bytes.min(FREE_BYTES + self.counted)
+        bytes.min(self.bytes_max())
+    }
+
+    /// The bytes that it may hold without a question.
+    #[inline]
+    pub fn bytes_max(&self) -> usize {
+        self.own + self.counted
     }
 
     /// So many bytes came or went.
@@ -297,7 +338,8 @@ impl InFlightPart {
     pub async fn stuck(&mut self) {
         loop {
             tokio::time::sleep_until(self.moving_since + self.of.moves_within).await;
-            if self.counted > 0 && self.moved < FREE_BYTES && self.of.is_waited_for() {
+            let least = SMALL_BYTES.max(self.counted / MOVES_PART);
+            if self.counted > 0 && self.moved < least && self.of.is_waited_for() {
                 return;
             }
             (self.moved, self.moving_since) = (0, Instant::now());
@@ -318,6 +360,7 @@ impl InFlightPart {
 
 impl Drop for InFlightPart {
     fn drop(&mut self) {
+        self.overdraws_no_more();
         self.leave_line();
         self.of.give_back(self.counted);
     }

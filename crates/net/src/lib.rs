@@ -46,7 +46,7 @@ pub use descriptors::Descriptors;
 pub use dialer::Dialer;
 pub use error::NetError;
 pub use identity::{Identity, Who};
-pub use in_flight::{FREE_BYTES, InFlight, InFlightPart, WaitingPart, WaitingRequests};
+pub use in_flight::{InFlight, InFlightPart, OWN_BYTES, SMALL_BYTES, WaitingPart, WaitingRequests};
 pub use options::Options;
 pub use peers::{Evidence, PeerOptions, PeerStats, Peers};
 pub use refusals::{Refusals, RefusedConnections};

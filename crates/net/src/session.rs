@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{BufMut, BytesMut};
 use staves_wire::frame::{self, Decoder, Envelope, Incoming, Raw};
 use staves_wire::hello::{Pong, Role};
 use staves_wire::{ErrorCode, Kind, Message, Opcode};
@@ -170,8 +170,13 @@ impl Input {
             if is_client {
                 self.wait_for_room(more).await?;
             }
-            self.buffer.reserve(more.max(READ_BYTES));
-            let read = socket.read_buf(&mut self.buffer);
+            let most = match is_client {
+                true => more.max(self.part.of().read_bytes(READ_BYTES)),
+                false => more.max(READ_BYTES),
+            };
+            self.buffer.reserve(most);
+            let mut room = (&mut self.buffer).limit(most);
+            let read = socket.read_buf(&mut room);
             let read = async {
                 tokio::select! {
                     read = read => read,

@@ -56,7 +56,7 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new(config: &Config, entry: Arc<Entry>) -> Arc<Door> {
-        let value_bytes_max = config.value_bytes_max.0 as usize;
+        let value_bytes_max = config.value_bytes();
         Arc::new(Door {
             entry,
             state: Arc::default(),

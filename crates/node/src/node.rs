@@ -366,7 +366,7 @@ impl Running {
             gate: Arc::default(),
             maps: MapAnswers::default(),
             clients_max: config.clients_max,
-            value_bytes_max: config.value_bytes_max.0 as usize,
+            value_bytes_max: config.value_bytes(),
             redirect: config.resp_redirect,
             stop_ms: config.stop_ms.duration(),
             data: config.data.clone(),

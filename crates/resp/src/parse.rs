@@ -252,6 +252,12 @@ impl Parser {
         end.saturating_sub(input_len).max(1)
     }
 
+    /// Bytes of memory that the arguments take beside the input.
+    #[inline]
+    pub fn held_bytes(&self) -> usize {
+        self.spans.capacity() * size_of::<Span>() + self.unescaped.capacity()
+    }
+
     fn restart(&mut self) {
         self.done = false;
         self.at = 0;

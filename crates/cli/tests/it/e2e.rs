@@ -18,6 +18,7 @@ mod descriptors;
 mod files;
 mod floods;
 mod hung;
+mod littles;
 mod losses;
 mod mapped;
 mod memory;

@@ -7,7 +7,7 @@ use staves_wire::hello::Role;
 use tokio::io::AsyncRead;
 
 use super::{Input, Session};
-use crate::in_flight::FREE_BYTES;
+use crate::in_flight::OWN_BYTES;
 use crate::server::Handler;
 use crate::turn::end_of_turn;
 
@@ -16,7 +16,7 @@ impl<H: Handler> Session<'_, H> {
         let options = &self.shared.options;
         let (requests_max, bytes_max) = (options.in_flight_max, options.in_flight_bytes_max);
         let full = !self.owed.is_below(requests_max, bytes_max) || self.outbox.is_full();
-        let short = || !options.in_flight.has_room() && self.held_bytes() > FREE_BYTES;
+        let short = || !options.in_flight.has_room() && self.held_bytes() > OWN_BYTES;
         full || is_client && short()
     }
 
@@ -29,7 +29,7 @@ impl<H: Handler> Session<'_, H> {
         if self.outbox.is_full() {
             self.outbox.wait_for_room().await;
         }
-        while is_client && !options.in_flight.has_room() && self.held_bytes() > FREE_BYTES {
+        while is_client && !options.in_flight.has_room() && self.held_bytes() > OWN_BYTES {
             options.in_flight.room().await;
         }
     }

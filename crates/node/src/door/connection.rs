@@ -7,21 +7,22 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
 use staves_model::Time;
-use staves_net::{FREE_BYTES, InFlightPart, WaitingPart};
+use staves_net::{InFlightPart, OWN_BYTES, WaitingPart};
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
 use staves_wire::service::Answer;
-use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::ReadHalf;
 use tokio::sync::watch;
 
+mod input;
 mod local;
 mod memory;
 mod output;
 
+pub(super) use self::input::READ_BYTES;
+use self::input::read;
 use self::local::DoorTurn;
 use super::Phase;
 use super::completions::{Completion, CompletionQueue, RemoteOp};
@@ -39,14 +40,14 @@ const PLACES_MAX: usize = 1024;
 const WAITING_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of answers that wait to be written, of one connection. Beyond, nothing more is read.
 const OUTPUT_BYTES_MAX: usize = 1 << 20;
+/// Memory for answers is taken in steps of so many bytes.
+const ANSWERS_STEP_BYTES: usize = 32 << 10;
 /// Most bytes of values that one command is answered, or those that the largest value alone may have, if that
 /// is more (and one value beyond). They all lie in memory at once.
 const VALUES_BYTES_MAX: usize = 64 << 20;
 /// The bytes that an operation of a command of many takes while the command waits: its place, and where it goes to
 /// another node, with its key and what links them.
 const OP_BYTES: usize = size_of::<PartialReply>() + size_of::<RemoteOp>() * 3 / 2 + 64;
-/// Room for one read.
-pub(super) const READ_BYTES: usize = 16 << 10;
 /// Most bytes read before others have a turn: what they ask for takes as long as copying it does.
 const TURN_BYTES: usize = 256 << 10;
 /// A buffer that has grown beyond this is given back when nothing lies in it.
@@ -87,6 +88,8 @@ struct Executor {
     /// A command waits for room in that memory, for so many bytes of values at least.
     starved: bool,
     needs: usize,
+    /// Commands wait until the client has taken answers to earlier ones, or there is memory for more of them.
+    unread: bool,
     /// Cells that want a flush after this batch.
     touched: Vec<Arc<Cell>>,
     /// The flushes of some were put off to the end of the turn.
@@ -136,6 +139,7 @@ impl Connection {
                 turn: DoorTurn::None,
                 starved: false,
                 needs: 0,
+                unread: false,
                 routes,
                 version,
                 touched: Vec::new(),
@@ -174,16 +178,22 @@ impl Connection {
             let has_memory = self.account();
             let executor = &mut self.executor;
             let has_room = !executor.closing && executor.has_room();
+            let was_unread = std::mem::take(&mut executor.unread);
+            executor.unread = was_unread && !executor.has_memory_for_answers();
+            if was_unread && !executor.unread {
+                continue;
+            }
             if short_of_room && has_room || executor.held_back && written > 0 {
                 continue;
             }
             if executor.closing && executor.places.is_empty() && executor.output.is_empty() {
                 return Ok(());
             }
+            let read_bytes = executor.part.of().read_bytes(READ_BYTES);
             tokio::select! {
                 biased;
                 () = executor.completions.notified(), if !executor.places.is_empty() => {}
-                count = read(&mut reading, &mut self.input, &self.parser), if has_room && has_memory && !executor.turn.is_awaited() => {
+                count = read(&mut reading, &mut self.input, &self.parser, read_bytes), if executor.may_read(has_room && has_memory) => {
                     let count = count?;
                     turn_bytes += count;
                     executor.part.moved(count);
@@ -195,7 +205,7 @@ impl Connection {
                 ready = writing.writable(), if !executor.output.is_empty() => ready?,
                 () = executor.turn.comes(), if executor.turn.is_awaited() => {}
                 () = executor.running.in_flight.room(), if !has_memory || executor.waits_for_memory() => {}
-                () = executor.part.stuck(), if executor.part.is_counted() => {
+                () = executor.part.stuck(), if executor.part.is_counted() && (!self.input.is_empty() || !executor.output.is_empty()) => {
                     let text = "it held memory for which other connections waited, and hardly took or gave a byte";
                     return Err(io::Error::new(io::ErrorKind::TimedOut, text));
                 }
@@ -221,6 +231,10 @@ impl Connection {
         while !executor.closing {
             if !executor.has_room() {
                 short_of_room = true;
+                break;
+            }
+            executor.unread = !executor.has_memory_for_answers();
+            if executor.unread {
                 break;
             }
             match parser.next(&input[at..]) {
@@ -261,17 +275,6 @@ impl Connection {
         executor.end();
         short_of_room
     }
-}
-
-/// Reads what there is. The parser knows how much a large value still lacks.
-async fn read(
-    reading: &mut ReadHalf<'_>,
-    input: &mut BytesMut,
-    parser: &Parser,
-) -> io::Result<usize> {
-    let wanted = parser.wanted(input.len()).min(1 << 20);
-    input.reserve(wanted.max(READ_BYTES));
-    reading.read_buf(input).await
 }
 
 impl Drop for Executor {
@@ -498,7 +501,7 @@ impl Executor {
         let (part, mut no_memory) = (&mut self.part, None);
         let give = |answer: AnswerRef<'_>| match answer {
             AnswerRef::Value(value)
-                if value.len() > FREE_BYTES
+                if value.len() > OWN_BYTES
                     && matches!(op, Op::Get { .. })
                     && !part.try_set(held + tail.len() + value.len()) =>
             {
@@ -553,7 +556,7 @@ impl Executor {
             return self.places.tail(&mut self.output).error(text);
         }
         let op_bytes = ops.len() * OP_BYTES;
-        if op_bytes > FREE_BYTES {
+        if op_bytes > OWN_BYTES {
             if !self.has_memory(op_bytes) {
                 return self.no_memory(op_bytes);
             }
@@ -566,10 +569,14 @@ impl Executor {
         let mut value_bytes = 0;
         let value_bytes_max = VALUES_BYTES_MAX.max(self.running.value_bytes_max);
         let mut may_wait = true;
+        let mut asked = OWN_BYTES.max(self.op_bytes);
         for (index, op) in ops.iter().enumerate() {
             let bytes = value_bytes + self.op_bytes;
-            if value_bytes > FREE_BYTES && !self.has_memory(bytes) && may_wait {
-                return self.no_memory(bytes);
+            if bytes > asked {
+                asked = bytes + ANSWERS_STEP_BYTES;
+                if !self.has_memory(asked) && may_wait {
+                    return self.no_memory(asked);
+                }
             }
             if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {
                 parts.push(PartialReply::Answered(too_much(value_bytes_max)));

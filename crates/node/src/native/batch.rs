@@ -235,7 +235,7 @@ impl Batch {
     fn take_back(&self) -> Option<(Asker, InFlightPart)> {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let nothing = InFlightPart::new(self.host.upgrade()?.options().in_flight.clone());
+        let nothing = InFlightPart::of_request(self.host.upgrade()?.options().in_flight.clone());
         let asker = state.asker.take()?;
         let mut part = std::mem::replace(&mut state.part, nothing);
         // Who waits holds nothing of what others wait for.
@@ -368,7 +368,7 @@ pub(crate) fn serve(
         deadline,
         pass_on,
         asker,
-        part: InFlightPart::new(host.options().in_flight.clone()),
+        part: InFlightPart::of_request(host.options().in_flight.clone()),
         short_bytes: 0,
     };
     let is_wire = matches!(asked.asker, Asker::Wire(_));

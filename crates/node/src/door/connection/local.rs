@@ -2,7 +2,8 @@
 
 use std::pin::Pin;
 
-use staves_resp::{After, Args, Command, CommandName, Join, PartialReply, Redirect};
+use staves_net::OWN_BYTES;
+use staves_resp::{After, Args, Command, CommandName, Join, Output, PartialReply, Redirect};
 use staves_wire::ErrorCode;
 
 use super::Executor;
@@ -42,6 +43,18 @@ impl DoorTurn {
     }
 }
 
+/// True for commands whose answers may be longer than what a connection may hold without a question.
+fn may_be_long(name: CommandName, args: Args<'_>) -> bool {
+    match name {
+        CommandName::Info
+        | CommandName::Command
+        | CommandName::Client
+        | CommandName::Config
+        | CommandName::Cluster => true,
+        _ => args.iter_from(1).any(|arg| arg.len() > OWN_BYTES),
+    }
+}
+
 impl Executor {
     /// True if this command is costly and the connection has no turn for it: it is looked at again with one.
     pub(super) fn waits_for_turn(&mut self, command: &Command<'_>) -> bool {
@@ -65,8 +78,22 @@ impl Executor {
             Ok(turn) => turn,
             Err(refusal) => return self.refused_turn(refusal),
         };
-        let out = self.places.tail(&mut self.output);
-        let after = self.session.answer(name, args, &*self.running, out);
+        let after = match may_be_long(name, args) {
+            false => {
+                let out = self.places.tail(&mut self.output);
+                self.session.answer(name, args, &*self.running, out)
+            }
+            // It shows how long an answer is when it is there.
+            true => {
+                let mut answer = Output::new();
+                let after = self.session.answer(name, args, &*self.running, &mut answer);
+                if answer.len() > OWN_BYTES && !self.has_memory(answer.len()) {
+                    return self.no_memory(answer.len());
+                }
+                self.places.tail(&mut self.output).append(&mut answer);
+                after
+            }
+        };
         self.closing |= after == After::Close;
         if matches!(
             name,

@@ -1,10 +1,10 @@
 //! A connection's part of the node's memory for requests and answers under way.
 
-use staves_net::FREE_BYTES;
+use staves_net::{OWN_BYTES, SMALL_BYTES};
 use staves_wire::ErrorCode;
 use staves_wire::service::Answer;
 
-use super::{Connection, Executor, OUTPUT_BYTES_MAX};
+use super::{ANSWERS_STEP_BYTES, Connection, Executor, OUTPUT_BYTES_MAX};
 
 impl Connection {
     /// Tells what it holds. Returns true if more may be read: an unfinished command counts as far as it is known how long it is.
@@ -15,7 +15,10 @@ impl Connection {
         };
         let executor = &mut self.executor;
         executor.waits.set(executor.places.len());
-        executor.held = self.input.len() + executor.held_bytes();
+        if executor.places.charged_bytes() == 0 {
+            executor.part.overdraws_no_more();
+        }
+        executor.held = self.input.len() + self.parser.held_bytes() + executor.held_bytes();
         if !executor.starved && executor.part.try_set(executor.held + lacking) {
             if !executor.needs_memory {
                 executor.part.waits_no_more();
@@ -41,19 +44,28 @@ impl Executor {
         let held = self.held_bytes();
         // It has nothing that it could give back before.
         let holds_up = self.output.is_empty() && self.places.charged_bytes() > 0;
+        if !holds_up {
+            self.part.overdraws_no_more();
+        }
         let needs = self.remote.needs_bytes();
         let has_memory = match holds_up {
             true => self.part.try_set(held + bytes),
             false => self.part.try_set_in_turn(held + bytes),
         };
-        if has_memory || needs <= FREE_BYTES {
+        if has_memory || needs <= SMALL_BYTES {
             if std::mem::take(&mut self.needs_memory) {
                 self.part.waits_no_more();
             }
-            return match has_memory {
-                true => Ok((bytes.max(FREE_BYTES), bytes)),
-                // Small values go on while the memory for requests is taken, and of large ones it shows how large they are.
-                false if holds_up || held <= FREE_BYTES => Ok((FREE_BYTES, 0)),
+            // Small values go on while the memory for requests is taken, and of large ones it shows how large they are.
+            let taken = match has_memory {
+                true => bytes,
+                false => 0,
+            };
+            if taken < SMALL_BYTES && self.part.try_set(held + SMALL_BYTES) {
+                return Ok((SMALL_BYTES, SMALL_BYTES));
+            }
+            return match has_memory || held <= OWN_BYTES || holds_up && self.part.may_overdraw() {
+                true => Ok((taken.max(OWN_BYTES), taken)),
                 false => Err(false),
             };
         }
@@ -82,7 +94,7 @@ impl Executor {
     }
 
     pub(super) fn waits_for_memory(&self) -> bool {
-        self.starved || self.held_back
+        self.starved || self.held_back || self.unread
     }
 
     pub(super) fn held_bytes(&self) -> usize {
@@ -94,6 +106,16 @@ impl Executor {
     pub(super) fn has_memory(&mut self, values: usize) -> bool {
         let held = (self.held + self.output.held_bytes()).max(self.held_bytes());
         self.part.try_set(held + values)
+    }
+
+    /// True if there is memory for more answers: they are written at the end of the turn, and until then whole pipelines of them
+    /// lie there. If not, nothing more is executed until some have been written, or there is memory.
+    pub(super) fn has_memory_for_answers(&mut self) -> bool {
+        let answers = self.output.len() + self.places.held_bytes();
+        if answers <= OWN_BYTES || self.held + answers <= self.part.bytes_max() {
+            return true;
+        }
+        self.has_memory(ANSWERS_STEP_BYTES)
     }
 
     /// True if the command that waits for room still has none: it is not tried in vain, for that copies values.

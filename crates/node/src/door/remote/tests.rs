@@ -21,7 +21,7 @@ fn next_batch(remote: &mut RemoteOps, waiting: &BTreeSet<u32>) -> Vec<((u64, u32
 
 /// True if the answers of the next batch are expected to be small.
 fn expects_little(remote: &RemoteOps) -> bool {
-    remote.next_batch(&BTreeSet::new()).1 <= staves_net::FREE_BYTES
+    remote.next_batch(&BTreeSet::new()).1 <= staves_net::SMALL_BYTES
 }
 
 fn wanted(bucket: u32) -> RemoteOp {

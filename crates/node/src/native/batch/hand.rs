@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, GroupId, ServiceId, Time};
-use staves_net::FREE_BYTES;
+use staves_net::OWN_BYTES;
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
@@ -326,7 +326,7 @@ impl<'a> Hand<'a> {
     /// True if there is no memory for a value that a client has read. What it has taken out by a write is answered in any case.
     fn is_too_much(&self, op: &NumberedOp, answer: &Answer) -> bool {
         let bytes = answer.value_bytes();
-        let large = self.is_client && bytes > FREE_BYTES;
+        let large = self.is_client && bytes > OWN_BYTES;
         large && is_read(self.request.service, op) && !self.batch.has_room_for(bytes)
     }
 

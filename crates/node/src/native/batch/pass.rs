@@ -8,7 +8,7 @@ use staves_wire::service::{Answer, ServiceAnswers, ServiceRequest};
 
 use super::Batch;
 use crate::host::Host;
-use staves_net::FREE_BYTES;
+use staves_net::{OWN_BYTES, SMALL_BYTES};
 
 /// The part of a client's batch that is passed on takes so much memory, and is answered by as many bytes, or by one value for
 /// which there was memory.
@@ -33,10 +33,12 @@ impl PassedOn {
         let bytes_max = match self.is_client {
             false => bytes_left.max(1),
             // Small values go on while the memory for requests is taken.
-            true => match bytes_left.clamp(1, PASSED_BYTES) {
-                some if self.batch.try_room(some) => some,
-                some => some.min(FREE_BYTES),
-            },
+            true => {
+                let most = bytes_left.clamp(1, PASSED_BYTES);
+                let mut steps = [most, most.min(SMALL_BYTES)].into_iter();
+                let taken = steps.find(|bytes| self.batch.try_room(*bytes));
+                taken.unwrap_or(most.min(OWN_BYTES))
+            }
         };
         self.request.answer_bytes_max = bytes_max as u32;
         // What nodes ask for clients is as strict as they want it.

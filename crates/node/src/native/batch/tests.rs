@@ -40,7 +40,7 @@ async fn nothing_overtakes_what_was_refused_after_it_had_waited() {
     };
     let pool = routes.pool(request.service, &request.pool).expect("cache");
     let (asker, _answers) = oneshot::channel();
-    let part = InFlightPart::new(host.options().in_flight.clone());
+    let part = InFlightPart::of_request(host.options().in_flight.clone());
     let batch = Batch::new(
         &host,
         Some(pool.id),
