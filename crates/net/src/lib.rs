@@ -20,7 +20,7 @@
 //! does not encrypt: a shared secret ([`Secret`]) keeps strangers out, not listeners.
 //!
 //! **Layout.** `outbox`, `queue`: what waits to be written. `connection`: the asking side. `server`,
-//! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `descriptors`, `refusals`:
+//! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `descriptors`, `newcomers`, `refusals`:
 //! who is let in. `in_flight`: the memory of all requests under way, and the number of those that wait. `secret`: proofs of it. `identity`, `options`, `error`.
 
 mod connection;
@@ -29,6 +29,7 @@ mod dialer;
 mod error;
 mod identity;
 mod in_flight;
+mod newcomers;
 mod options;
 mod outbox;
 mod peers;
@@ -47,6 +48,7 @@ pub use dialer::Dialer;
 pub use error::NetError;
 pub use identity::{Identity, Who};
 pub use in_flight::{InFlight, InFlightPart, OWN_BYTES, SMALL_BYTES, WaitingPart, WaitingRequests};
+pub use newcomers::{Newcomer, Newcomers};
 pub use options::Options;
 pub use peers::{Evidence, PeerOptions, PeerStats, Peers};
 pub use refusals::{Refusals, RefusedConnections};

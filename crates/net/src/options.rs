@@ -37,7 +37,7 @@ pub struct Options {
     pub connections_max: usize,
     /// Most connections of nodes.
     pub nodes_max: usize,
-    /// Most connections that have not said hello yet.
+    /// Most connections that have not said hello yet; the oldest of them goes for one more.
     pub greeting_max: usize,
     /// The descriptors that a server may take.
     pub descriptors: Descriptors,

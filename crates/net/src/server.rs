@@ -19,6 +19,7 @@ use staves_wire::{ErrorCode, ErrorPacket, Message};
 
 use crate::descriptors::Descriptors;
 use crate::identity::Identity;
+use crate::newcomers::{Newcomer, Newcomers};
 use crate::options::Options;
 use crate::refusals::RefusedConnections;
 use crate::reply::Reply;
@@ -213,7 +214,7 @@ async fn accept<H: Handler>(
     shared: Arc<ServerShared<H>>,
     mut stopping: watch::Receiver<bool>,
 ) {
-    let room = Arc::new(Semaphore::new(shared.options.greeting_max));
+    let mut newcomers = Newcomers::new(shared.options.greeting_max);
     let mut sessions = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -223,16 +224,16 @@ async fn accept<H: Handler>(
         };
         match accepted {
             Ok((socket, addr)) => {
-                let Ok(greeting) = room.clone().try_acquire_owned() else {
+                let (newcomer, displaced) = newcomers.enter(addr.ip());
+                if displaced {
                     let max = shared.options.greeting_max;
                     shared.refused.too_many.add(|unsaid| {
-                        tracing::warn!(%addr, max, unsaid, "too many connections have not said hello: one was closed");
+                        tracing::warn!(%addr, max, unsaid, "too many connections have not said hello: the oldest was closed for one more");
                     });
-                    continue;
-                };
+                }
                 let (shared, stopping) = (shared.clone(), stopping.clone());
                 sessions.spawn(async move {
-                    session(socket, addr, shared, stopping, greeting).await;
+                    session(socket, addr, shared, stopping, newcomer).await;
                 });
             }
             Err(error) => {
@@ -252,9 +253,9 @@ async fn session<H: Handler>(
     addr: SocketAddr,
     shared: Arc<ServerShared<H>>,
     stopping: watch::Receiver<bool>,
-    greeting: OwnedSemaphorePermit,
+    newcomer: Newcomer,
 ) {
-    match serve(socket, addr, shared, stopping, greeting).await {
+    match serve(socket, addr, shared, stopping, newcomer).await {
         Ok(()) => tracing::debug!(%addr, "connection ended"),
         Err(reason) => tracing::debug!(%addr, %reason, "connection ended"),
     }

@@ -15,15 +15,18 @@ use staves_wire::hello::{Pong, Role};
 use staves_wire::{ErrorCode, Kind, Message, Opcode};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::greeting::greet;
 use crate::connection::{READ_BYTES, Turn};
 use crate::in_flight::InFlightPart;
+use crate::newcomers::Newcomer;
 use crate::outbox::Outbox;
 use crate::reply::{Owed, Reply};
 use crate::server::{Handler, PeerInfo, ServerShared};
+
+const DISPLACED: &str = "it had said no hello for longer than others, whose place another took";
 
 /// Serves a connection until it ends; says why.
 pub(crate) async fn serve<H: Handler>(
@@ -31,7 +34,7 @@ pub(crate) async fn serve<H: Handler>(
     addr: SocketAddr,
     shared: Arc<ServerShared<H>>,
     stopping: watch::Receiver<bool>,
-    greeting: OwnedSemaphorePermit,
+    newcomer: Newcomer,
 ) -> Result<(), String> {
     let options = &shared.options;
     socket
@@ -48,10 +51,14 @@ pub(crate) async fn serve<H: Handler>(
         options.connect_timeout,
         greet(&mut socket, addr, &mut input, &shared),
     );
-    let (hello, _place) = hello
-        .await
-        .map_err(|_| "no hello came in time".to_owned())??;
-    drop(greeting);
+    let hello = tokio::select! {
+        hello = hello => hello.map_err(|_| "no hello came in time".to_owned())?,
+        () = newcomer.displaced() => return Err(DISPLACED.to_owned()),
+    };
+    let (hello, _place) = hello?;
+    if !newcomer.has_spoken() {
+        return Err(DISPLACED.to_owned());
+    }
     let peer = PeerInfo {
         addr,
         hello,

@@ -6,11 +6,10 @@
 //! Prometheus's text, `/api/v1/status` the cluster's state as JSON.
 //!
 //! A connection carries one request, which has little time to come and to be answered, and there are few of them at a time:
-//! nobody who says nothing keeps a descriptor. It answers to this node's own names only ([`HostNames`]).
+//! nobody who says nothing keeps a descriptor, or keeps out who asks something ([`Newcomers`]). It answers to this node's own names only ([`HostNames`]).
 
 mod names;
 
-use std::io::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +23,7 @@ use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use staves_net::{Descriptors, Refusals};
+use staves_net::{Descriptors, Newcomer, Newcomers, Refusals};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
@@ -43,10 +42,16 @@ const CONNECTIONS_MAX: usize = 64;
 /// After the operating system refused to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The answer to a connection that there is no room for.
-const FULL: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 53\r\n\r\n\
-    too many connections to this door: come back shortly\n";
+/// The answer to a request that there is no room for.
+const FULL: &str = "too many requests at this door: come back shortly\n";
+
+/// The checks that a request must pass.
+struct Doorway {
+    names: Arc<HostNames>,
+    newcomer: Newcomer,
+    /// For requests that are answered.
+    room: Arc<Semaphore>,
+}
 
 /// Serves the door until the task is aborted.
 pub(crate) fn serve(listener: TcpListener, names: HostNames, running: Shared) -> JoinHandle<()> {
@@ -62,6 +67,7 @@ pub(crate) fn serve(listener: TcpListener, names: HostNames, running: Shared) ->
 async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
     let max = CONNECTIONS_MAX.min(Descriptors::of_process().share(8));
     let room = Arc::new(Semaphore::new(max));
+    let mut newcomers = Newcomers::new(max);
     let (refused, not_accepted) = (Refusals::default(), Refusals::default());
     let mut connections = JoinSet::new();
     loop {
@@ -71,17 +77,24 @@ async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
         };
         match accepted {
             Ok((socket, addr)) => {
-                let Ok(permit) = room.clone().try_acquire_owned() else {
+                let (newcomer, displaced) = newcomers.enter(addr.ip());
+                if displaced {
                     refused.add(|unsaid| {
-                        tracing::warn!(%addr, max, unsaid, "too many connections to the admin door: one was refused");
+                        tracing::warn!(%addr, max, unsaid, "too many connections to the admin door ask nothing: the oldest was closed for one more");
                     });
-                    refuse(socket);
-                    continue;
-                };
-                let (app, names) = (app.clone(), names.clone());
+                }
+                let door = Arc::new(Doorway {
+                    names: names.clone(),
+                    newcomer,
+                    room: room.clone(),
+                });
+                let app = app.clone();
                 connections.spawn(async move {
-                    let _ = tokio::time::timeout(REQUEST, converse(socket, app, names)).await;
-                    drop(permit);
+                    let conversation = converse(socket, app, door.clone());
+                    tokio::select! {
+                        _ = tokio::time::timeout(REQUEST, conversation) => {}
+                        () = door.newcomer.displaced() => {}
+                    }
                 });
             }
             Err(error) => {
@@ -94,19 +107,12 @@ async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
     }
 }
 
-fn refuse(socket: TcpStream) {
-    // A socket that was just accepted has room for it, and the client may have gone.
-    if let Ok(mut socket) = socket.into_std() {
-        let _ = socket.write_all(FULL);
-    }
-}
-
 /// One request and its answer.
-async fn converse(socket: TcpStream, app: Router, names: Arc<HostNames>) {
+async fn converse(socket: TcpStream, app: Router, door: Arc<Doorway>) {
     let Ok(local) = socket.local_addr() else {
         return;
     };
-    let guard = move |request, next| known_host(names.clone(), local.ip(), request, next);
+    let guard = move |request, next| let_in(door.clone(), local.ip(), request, next);
     let app = TowerToHyperService::new(app.layer(from_fn(guard)));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEADER);
@@ -117,14 +123,14 @@ async fn converse(socket: TcpStream, app: Router, names: Arc<HostNames>) {
     }
 }
 
-/// Refuses requests for hosts that are not this node.
-async fn known_host(
-    names: Arc<HostNames>,
-    local: IpAddr,
-    request: Request,
-    next: Next,
-) -> Response {
-    match names.stranger(request.uri(), request.headers(), local) {
+/// Refuses requests for hosts that are not this node, and those beyond the bound.
+async fn let_in(door: Arc<Doorway>, local: IpAddr, request: Request, next: Next) -> Response {
+    // If its place went to another just now, its connection ends at once.
+    door.newcomer.has_spoken();
+    let Ok(_place) = door.room.try_acquire() else {
+        return (StatusCode::SERVICE_UNAVAILABLE, FULL).into_response();
+    };
+    match door.names.stranger(request.uri(), request.headers(), local) {
         None => next.run(request).await,
         Some(host) => {
             let text = format!(
