@@ -117,9 +117,11 @@ pub struct PoolFacts {
 }
 
 impl NodeFacts {
-    /// True if no bucket of the pool can have more pages here, by its own budget or for want of memory.
+    /// True if no bucket of the pool can have more pages here, by its own budget or for want of memory. One extent may be left that none
+    /// gets: what a bucket needs is set aside at all its members, or at none.
     fn has_no_page_left(&self, pool: &PoolFacts) -> bool {
-        let used_up = |used: u64, budget: u64| budget > 0 && used + EXTENT_BYTES as u64 > budget;
+        let used_up =
+            |used: u64, budget: u64| budget > 0 && used + 2 * EXTENT_BYTES as u64 > budget;
         used_up(pool.used_bytes, pool.budget_bytes) || used_up(self.used_bytes, self.budget_bytes)
     }
 }

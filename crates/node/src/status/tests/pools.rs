@@ -206,10 +206,12 @@ fn a_pool_that_is_full_somewhere_is_told() {
     let extent = EXTENT_BYTES as u64;
     // Its buckets hold all pages there are, and each has room in those.
     assert_eq!(says_with(0, 1 << 29, 1 << 30).0, State::Healthy);
-    assert_eq!(says((1 << 29) - extent, 1 << 29).0, State::Healthy);
+    assert_eq!(says((1 << 29) - 2 * extent, 1 << 29).0, State::Healthy);
     // By its own budget, or because others have the node's memory.
     for full in [
-        says((1 << 29) - extent + 1, 1 << 29),
+        says((1 << 29) - 2 * extent + 1, 1 << 29),
+        // Regression: writes were refused with one extent left everywhere, and status was healthy.
+        says((1 << 29) - extent, 1 << 29),
         says(1 << 20, 1 << 30),
     ] {
         assert_eq!(full.0, State::Critical);
