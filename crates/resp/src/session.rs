@@ -201,8 +201,15 @@ impl Session {
 
     fn set_info(&mut self, args: Args<'_>, out: &mut Output) {
         let value = args.at(3);
+        let option = || String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
+        if value.len() > NAME_BYTES_MAX {
+            let option = option();
+            return out.error(&format!(
+                "ERR {option} has at most {NAME_BYTES_MAX} bytes here."
+            ));
+        }
         if !is_name(value) {
-            let option = String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
+            let option = option();
             return out.error(&format!(
                 "ERR {option} cannot contain spaces, newlines or special characters."
             ));
@@ -227,7 +234,7 @@ const NO_AUTH: &str =
 const NAME_BYTES_MAX: usize = 256;
 
 fn is_name(text: &[u8]) -> bool {
-    text.len() <= NAME_BYTES_MAX && text.iter().all(u8::is_ascii_graphic)
+    text.iter().all(u8::is_ascii_graphic)
 }
 
 fn client_name(text: &[u8]) -> Result<String, String> {

@@ -233,6 +233,19 @@ fn small_talk() {
         line.contains("name=me age=10 ") && line.contains("lib-name=redis-py lib-ver=5.0.1"),
         "{line}"
     );
+    // Each is kept as long as its connection, and listed for whoever asks.
+    let (fits, long) = ("n".repeat(256), "n".repeat(257));
+    for (ask, told) in [
+        ("SETNAME", "Client names have"),
+        ("SETINFO LIB-NAME", "lib-name has"),
+        ("SETINFO LIB-VER", "lib-ver has"),
+    ] {
+        assert_eq!(door.say(&format!("CLIENT {ask} {fits}")), "+OK|");
+        assert_eq!(
+            door.say(&format!("CLIENT {ask} {long}")),
+            format!("-ERR {told} at most 256 bytes here.|")
+        );
+    }
     assert_eq!(door.say("RESET"), "+RESET|");
     assert_eq!(door.say("CLIENT GETNAME"), "$-1|");
     assert_eq!(
