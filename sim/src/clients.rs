@@ -82,8 +82,7 @@ impl Router {
             self.map.clone(),
             Avoid {
                 nodes,
-                me: None,
-                turn: 0,
+                ..Avoid::default()
             },
         )
     }

@@ -1,13 +1,13 @@
 //! The node that a bucket's operations go to, by the map that is at hand; and the map, kept the newest of
 //! all that were received.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use staves_model::{
     ClusterMap, Group, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, ServiceId,
 };
-use staves_wire::service::PoolRef;
+use staves_wire::service::{Address, PoolRef};
 
 use crate::error::ClientError;
 
@@ -61,8 +61,15 @@ pub struct Avoid {
     pub nodes: BTreeSet<NodeId>,
     /// The node that asks, if it is one: it has nobody to pass on to that it would not ask itself.
     pub me: Option<NodeId>,
-    /// Counts the tries in vain: each takes the detour over another node.
-    pub turn: usize,
+    /// Of each of them, the tries in vain beside it: each takes the detour over another node. One count for all would have two buckets,
+    /// to which different detours lead, send each other away from the right one.
+    pub turns: BTreeMap<NodeId, usize>,
+}
+
+impl Avoid {
+    pub(crate) fn turn_of(&self, node: NodeId) -> usize {
+        self.turns.get(&node).copied().unwrap_or(0)
+    }
 }
 
 /// The node of a group's data bucket; where that is to be avoided (it did not answer us), the next
@@ -91,6 +98,16 @@ fn owner(map: &ClusterMap, group: &Group, slot: MemberSlot) -> Option<NodeId> {
     map.runs(member.id).then_some(member.id.node)
 }
 
+/// The nodes that answer for these data buckets.
+pub(crate) fn owners(
+    map: &ClusterMap,
+    pool: PoolId,
+    buckets: impl Iterator<Item = Address>,
+) -> BTreeSet<NodeId> {
+    let owner = |to: Address| owner(map, to.group(map, pool)?, to.slot());
+    buckets.filter_map(owner).collect()
+}
+
 /// A node that is up and not to be avoided: the first after this one in the circle of ids, another at each turn.
 fn next_up(map: &ClusterMap, after: NodeId, avoid: &Avoid) -> Option<NodeId> {
     let avoided = |id: NodeId| avoid.nodes.contains(&id) || avoid.me == Some(id);
@@ -98,7 +115,8 @@ fn next_up(map: &ClusterMap, after: NodeId, avoid: &Avoid) -> Option<NodeId> {
     let beyond = map.nodes.range(NodeId(after.0 + 1)..).map(|(_, node)| node);
     let before = map.nodes.range(..after).map(|(_, node)| node);
     let able: Vec<NodeId> = beyond.chain(before).filter(able).map(|n| n.id).collect();
-    able.get(avoid.turn.checked_rem(able.len())?).copied()
+    able.get(avoid.turn_of(after).checked_rem(able.len())?)
+        .copied()
 }
 
 /// The newest of two maps, with the newest entry of each group that either has.
@@ -151,7 +169,7 @@ mod tests {
         let avoid = |me| Avoid {
             nodes: BTreeSet::from([NodeId(1)]),
             me,
-            turn: 0,
+            ..Avoid::default()
         };
         assert_eq!(next_up(&map, NodeId(1), &avoid(None)), Some(NodeId(2)));
         let by_two = avoid(Some(NodeId(2)));
@@ -167,10 +185,27 @@ mod tests {
         let over = |turn| Avoid {
             nodes: BTreeSet::from([NodeId(1)]),
             me: Some(NodeId(3)),
-            turn,
+            turns: BTreeMap::from([(NodeId(1), turn)]),
         };
         let taken = (0..3).map(|turn| next_up(&map, NodeId(1), &over(turn)));
         let taken: Vec<_> = taken.map(|node| node.expect("one is left").0).collect();
         assert_eq!(taken, [2, 4, 2]);
+    }
+
+    /// Regression: of five nodes in a ring of cuts each reaches two, by different detours; tries in vain beside one moved the detour
+    /// that led to the other, and writes stood for 3 to 15 s.
+    #[test]
+    fn tries_in_vain_beside_one_node_say_nothing_of_another() {
+        let map = cluster(5);
+        let over = |turns: [(u64, usize); 1]| Avoid {
+            nodes: [1, 5].map(NodeId).into(),
+            me: Some(NodeId(3)),
+            turns: turns.map(|(node, turn)| (NodeId(node), turn)).into(),
+        };
+        let (before, after) = (over([(1, 0)]), over([(1, 1)]));
+        assert_eq!(next_up(&map, NodeId(1), &before), Some(NodeId(2)));
+        assert_eq!(next_up(&map, NodeId(1), &after), Some(NodeId(4)));
+        let beside_five = |avoid| next_up(&map, NodeId(5), avoid);
+        assert_eq!(beside_five(&before), beside_five(&after));
     }
 }

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -17,7 +16,7 @@ use tokio::task::JoinSet;
 use crate::error::ClientError;
 use crate::numbers::Numbers;
 use crate::options::RouterOptions;
-use crate::route::{Avoid, newest, pool_of, with_moved};
+use crate::route::{Avoid, newest, owners, pool_of, with_moved};
 use crate::turn::{
     BEHIND_BOUND, CallFailure, NodeBatch, RouterTurn, ServiceOp, Todo, TurnEvent, TurnStep,
     answered, plan, try_max,
@@ -86,8 +85,8 @@ struct Inner<T> {
     numbers: Numbers,
     /// Nodes that could not be asked, and until when they are passed over.
     avoid: Mutex<BTreeMap<NodeId, Instant>>,
-    /// Counts the tries in vain beside nodes that are passed over.
-    detours: AtomicUsize,
+    /// Of nodes that were passed over, the tries in vain beside them.
+    detours: Mutex<BTreeMap<NodeId, usize>>,
     /// The zero of the clock that turns go by.
     began: Instant,
 }
@@ -130,7 +129,7 @@ impl<T: Transport> Router<T> {
             map,
             numbers,
             avoid,
-            detours: AtomicUsize::new(0),
+            detours: Mutex::default(),
             began: Instant::now(),
         };
         Router {
@@ -248,8 +247,8 @@ impl<T: Transport> Router<T> {
         let (options, until) = (inner.options.clone(), self.time(deadline));
         let mut turn = RouterTurn::new(of, options, ops, taken.iter(), until).of_bytes(of_bytes);
         let mut taken = Some(taken);
-        let mut detour = self.inner.detours.load(Ordering::Relaxed);
-        let mut next = turn.step(self.now(), TurnEvent::Go(map, self.avoided()));
+        let mut avoid = self.avoided();
+        let mut next = turn.step(self.now(), TurnEvent::Go(map, avoid.clone()));
         loop {
             let event = match next {
                 TurnStep::Send(batches) => {
@@ -258,13 +257,13 @@ impl<T: Transport> Router<T> {
                 }
                 TurnStep::Look(known, until) => {
                     self.look_for_newer(&known, self.instant(until)).await;
-                    self.go(&mut detour)
+                    self.go(&turn, &mut avoid)
                 }
                 TurnStep::Rest(time) => {
                     if !time.is_zero() {
                         tokio::time::sleep(time).await;
                     }
-                    self.go(&mut detour)
+                    self.go(&turn, &mut avoid)
                 }
                 TurnStep::Renumber(above, writes) => {
                     numbers.draw_above(above);
@@ -292,18 +291,25 @@ impl<T: Transport> Router<T> {
         }
     }
 
-    /// Another try. If nodes are passed over, it takes another detour than the last.
-    fn go(&self, detour: &mut usize) -> TurnEvent {
-        self.another_detour(*detour);
-        let avoid = self.avoided();
-        *detour = avoid.turn;
-        TurnEvent::Go(self.map(), avoid)
+    /// Another try. Where nodes are passed over, it takes another detour than the last.
+    fn go(&self, turn: &RouterTurn, avoid: &mut Avoid) -> TurnEvent {
+        self.was_in_vain(avoid, &turn.owners());
+        *avoid = self.avoided();
+        TurnEvent::Go(self.map(), avoid.clone())
     }
 
-    /// The detour at this turn was in vain. Others may have found so already.
-    fn another_detour(&self, turn: usize) {
-        let (detours, next) = (&self.inner.detours, turn.wrapping_add(1));
-        let _ = detours.compare_exchange(turn, next, Ordering::Relaxed, Ordering::Relaxed);
+    /// Detours beside these nodes were in vain. Others may have found so already.
+    fn was_in_vain(&self, taken: &Avoid, beside: &BTreeSet<NodeId>) {
+        if taken.nodes.is_empty() {
+            return;
+        }
+        let mut detours = self.inner.detours.lock();
+        for node in beside.intersection(&taken.nodes) {
+            let turn = detours.entry(*node).or_default();
+            if *turn == taken.turn_of(*node) {
+                *turn = turn.wrapping_add(1);
+            }
+        }
     }
 
     fn now(&self) -> Time {
@@ -408,11 +414,15 @@ impl<T: Transport> Router<T> {
     /// that could not be asked is reached through another.
     pub async fn ask_again(&self, request: ServiceRequest, deadline: Instant) -> ServiceAnswers {
         let avoid = self.avoided();
-        let turn = avoid.turn;
-        let answers = self.pass_on(request, avoid, deadline).await;
+        let map = self.map();
+        let owners = match pool_of(&map, request.service, &request.pool) {
+            Ok(pool) => owners(&map, pool, request.ops.iter().map(|op| op.to)),
+            Err(_) => BTreeSet::new(),
+        };
+        let answers = self.pass_on(request, avoid.clone(), deadline).await;
         let in_vain = |a: &Answer| matches!(a, Answer::Error(code, _) if code.worth_retrying());
         if answers.answers.iter().any(in_vain) {
-            self.another_detour(turn);
+            self.was_in_vain(&avoid, &owners);
         }
         answers
     }
@@ -546,7 +556,7 @@ impl<T: Transport> Router<T> {
         Avoid {
             nodes,
             me: self.inner.transport.me(),
-            turn: self.inner.detours.load(Ordering::Relaxed),
+            turns: self.inner.detours.lock().clone(),
         }
     }
 

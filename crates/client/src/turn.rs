@@ -1,7 +1,7 @@
 //! One turn of operations on their way to their answers: sent, redirected, retried, given up. A plain
 //! machine: the [`Router`](crate::Router) drives it on tokio, the simulator in one thread.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use staves_wire::service::{ServiceAnswers, ServiceRequest};
 use crate::error::ClientError;
 use crate::numbers::Windows;
 use crate::options::RouterOptions;
-use crate::route::{Avoid, Target, data_bucket, pool_of};
+use crate::route::{Avoid, Target, data_bucket, owners, pool_of};
 
 /// The reason why what lies behind a bound of bytes is asked for again.
 pub(crate) const BEHIND_BOUND: &str =
@@ -275,6 +275,14 @@ impl RouterTurn {
                 self.wait = self.options.backoff_min;
                 TurnStep::Rest(Duration::ZERO)
             }
+        }
+    }
+
+    /// The nodes that answer for what has no answer yet.
+    pub(crate) fn owners(&self) -> BTreeSet<NodeId> {
+        match pool_of(&self.map, self.service, &self.pool) {
+            Ok(pool) => owners(&self.map, pool, self.todo.iter().map(|todo| todo.op.to)),
+            Err(_) => BTreeSet::new(),
         }
     }
 

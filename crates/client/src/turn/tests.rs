@@ -288,9 +288,8 @@ fn a_node_that_is_passed_over_is_asked_if_nobody_else_is_left() {
     let map = Arc::new(map());
     let mut turn = turn(&[(SLOTS[0], false)]);
     let avoid = || Avoid {
-        turn: 0,
         nodes: [1, 2, 3].map(NodeId).into(),
-        me: None,
+        ..Avoid::default()
     };
     let batches = sent(turn.step(Time::ZERO, TurnEvent::Go(map.clone(), avoid())));
     assert_eq!(batches[0].node, NodeId(1));
