@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use staves_model::{ClusterMap, Incarnation, Node, NodeId, NodeState, Revision};
 use staves_net::{Connection, Dialer, Identity, NetError};
-use staves_wire::directory::{Evidence, GetMap, Report};
+use staves_wire::directory::{Evidence, GetMap, Report, Sign};
 use staves_wire::{ErrorCode, Message};
 
 use crate::error::ClientError;
@@ -20,6 +20,9 @@ use crate::router::{Router, Transport};
 const FAILURE_KEPT: Duration = Duration::from_millis(100);
 /// A node's trouble is reported no more often than this.
 const REPORT_PAUSE: Duration = Duration::from_millis(250);
+
+/// A node that did not answer in time is asked for a map after the others for this long.
+const SILENT_KEPT: Duration = Duration::from_secs(2);
 
 /// The connections.
 pub struct Links {
@@ -33,6 +36,8 @@ pub struct Links {
     looking: tokio::sync::Mutex<()>,
     looking_behind: Mutex<bool>,
     reports: Mutex<BTreeMap<NodeId, Instant>>,
+    /// Addresses that did not answer in time, and until when they are asked last.
+    silent: Mutex<BTreeMap<String, Instant>>,
     /// The number of requests for a map, for tests and the curious.
     pub(crate) maps_asked: AtomicU64,
 }
@@ -54,6 +59,7 @@ impl Links {
             looking: tokio::sync::Mutex::default(),
             looking_behind: Mutex::new(false),
             reports: Mutex::default(),
+            silent: Mutex::default(),
             maps_asked: AtomicU64::new(0),
         }
     }
@@ -65,9 +71,33 @@ impl Links {
         request: &Message,
         deadline: Instant,
     ) -> Result<Message, NetError> {
+        let answer = self.reach_and_call(addr, request, deadline).await;
+        self.note_silence(addr, answer.as_ref().err());
+        answer
+    }
+
+    async fn reach_and_call(
+        &self,
+        addr: &str,
+        request: &Message,
+        deadline: Instant,
+    ) -> Result<Message, NetError> {
         let connection = self.dialer.reach(addr, request, deadline).await?;
         self.hold_on_to_cluster(&connection);
         connection.call(request, deadline).await
+    }
+
+    fn note_silence(&self, addr: &str, error: Option<&NetError>) {
+        let mut silent = self.silent.lock();
+        let is_silent = matches!(error, Some(NetError::Deadline { heard: false, .. }))
+            || error.is_some_and(|error| error.sign() == Some(Sign::Silent));
+        if is_silent {
+            let now = Instant::now();
+            silent.retain(|_, until| *until > now);
+            silent.insert(addr.to_owned(), now + SILENT_KEPT);
+        } else if error.is_none() && !silent.is_empty() {
+            silent.remove(addr);
+        }
     }
 
     /// The first cluster that answers is the one that is meant from then on.
@@ -121,9 +151,12 @@ impl Links {
             wait_ms: 0,
         });
         self.maps_asked.fetch_add(1, Ordering::Relaxed);
-        let answer = self
-            .ask_any(known, &request, deadline, self.options.map_try_max)
-            .await?;
+        // With a map at hand there are others to ask, and an operation that waits.
+        let try_max = match known.nodes.is_empty() {
+            true => self.options.map_try_max,
+            false => self.options.map_try_max.min(self.options.router.try_max),
+        };
+        let answer = self.ask_any(known, &request, deadline, try_max).await?;
         let Message::MapAnswer(answer) = answer else {
             return Err(ClientError::Net(NetError::Unexpected {
                 addr: "a node".to_owned(),
@@ -157,8 +190,11 @@ impl Links {
         }
         let first = self.first.load(Ordering::Relaxed);
         let (mut last, mut denied) = (String::new(), None);
-        for turn in 0..addresses.len() {
-            let index = (first + turn) % addresses.len();
+        let mut order: Vec<usize> = (0..addresses.len())
+            .map(|turn| (first + turn) % addresses.len())
+            .collect();
+        order.sort_by_key(|index| self.is_silent(&addresses[*index]));
+        for index in order {
             let until = deadline.min(Instant::now() + try_max);
             match self.call_addr(&addresses[index], request, until).await {
                 Ok(answer) => {
@@ -189,6 +225,11 @@ impl Links {
             last,
             late,
         })
+    }
+
+    fn is_silent(&self, addr: &str) -> bool {
+        let until = self.silent.lock().get(addr).copied();
+        until.is_some_and(|until| until > Instant::now())
     }
 
     /// Another node first, next time: the one that answered knows nothing newer.

@@ -120,6 +120,45 @@ fn d1_a_silent_node_costs_one_wait_and_not_one_for_each_request() {
 }
 
 /// A slow operation says nothing of its node, which is asked on: for it, and for all others.
+/// Regression: a command-line tool gives its first look for a map nearly all of its time; so it did with later ones, at the very node that it
+/// did not reach, and failed at its deadline beside nodes that would have passed its request on.
+#[test]
+fn d1_a_look_for_a_newer_map_does_not_wait_for_a_silent_node() {
+    block_on(async {
+        let cluster = Cluster::start(3).await;
+        let mut options = ClientOptions {
+            deadline: Duration::from_secs(12),
+            map_try_max: Duration::from_secs(10),
+            ..ClientOptions::default()
+        };
+        options.connection.silence_max = Duration::from_secs(60);
+        options.connection.connect_timeout = Duration::from_secs(10);
+        let client = cluster.client_with(options).await;
+        // Not the one that the client was told of.
+        let mut keys = (0..).map(|i| format!("k{i}"));
+        let of_others = |key: &String| cluster.world.lock().owner(key.as_bytes()) != NodeId(1);
+        let key = keys.find(of_others).expect("one of many");
+        let owner = cluster.world.lock().owner(key.as_bytes());
+        let relay = Relay::to(cluster.addr(owner.0)).await;
+        cluster.world.lock().change(|map| {
+            let node = map.nodes.get_mut(&owner).expect("the owner");
+            node.native = relay.addr.clone();
+        });
+        client.refresh().await.expect("the map");
+        client.put(key.clone(), "v").await.expect("put");
+        relay.cut();
+        let began = Instant::now();
+        let asking = tokio::spawn(async move { client.get(key).await });
+        // For a while nobody passes it on, so that the client looks at every node for a newer map.
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        cluster.world.lock().forwarding = true;
+        let got = asking.await.expect("no panic").expect("it is passed on");
+        assert_eq!(got.as_deref(), Some(&b"v"[..]));
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(8), "{took:?}");
+    });
+}
+
 #[test]
 fn d1_a_node_that_answers_late_is_not_passed_over() {
     block_on(async {
