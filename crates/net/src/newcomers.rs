@@ -25,10 +25,10 @@ pub struct Newcomers {
 
 /// One of them.
 #[derive(Clone, Debug)]
-pub struct Newcomer(Arc<State>);
+pub struct Newcomer(Arc<Standing>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Standing {
     is: AtomicU8,
     displaced: Notify,
 }

@@ -553,11 +553,13 @@ impl StatusReport {
     /// The number of voters that may still be lost while a majority remains.
     fn directory_tolerates(&self) -> u32 {
         let voters = self.directory.voters.len();
-        if self.directory.leader.is_none() {
+        let majority = voters / 2 + 1;
+        // A leader is known for a moment after those who followed it have fallen silent.
+        if self.directory.leader.is_none() || voters - self.voters_missed().len() < majority {
             return 0;
         }
         let up = voters - self.voters_down();
-        up.saturating_sub(voters / 2 + 1) as u32
+        up.saturating_sub(majority) as u32
     }
 
     fn rebuilding(&self) -> Option<Rebuild> {
