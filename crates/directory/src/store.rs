@@ -220,6 +220,13 @@ fn make_folder(folder: &Path) -> io::Result<()> {
     if others == 0 {
         return Ok(());
     }
+    if let Some(file) = file_of_others(folder)? {
+        return Err(io::Error::other(format!(
+            "it is open to others, has no data of a node, and holds '{}': a data folder is its owner's alone, so give one of its own \
+             (it is made if it is not there)",
+            file.display()
+        )));
+    }
     permissions.set_mode(OWNERS);
     match std::fs::set_permissions(folder, permissions) {
         Ok(()) => {
@@ -231,6 +238,20 @@ fn make_folder(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A file in the folder, if the folder is not a node's. A new file system has a folder of its own in it.
+fn file_of_others(folder: &Path) -> io::Result<Option<PathBuf>> {
+    if folder.join(FILE).exists() {
+        return Ok(None);
+    }
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if name != "lost+found" {
+            return Ok(Some(name.into()));
+        }
+    }
+    Ok(None)
 }
 
 fn open_memory() -> Result<Database, StoreError> {

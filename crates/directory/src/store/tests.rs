@@ -108,4 +108,14 @@ fn a_data_folder_is_its_owners_alone() {
         drop(super::open_file(&folder, &path).expect("it opens"));
         assert_eq!(mode(&folder), 0o700, "{}", folder.display());
     }
+    // Regression: whatever folder was given was closed to others: /tmp, for one.
+    let others = outer.path().join("others");
+    std::fs::create_dir(&others).expect("a folder");
+    std::fs::set_permissions(&others, std::fs::Permissions::from_mode(0o755)).expect("ours");
+    std::fs::write(others.join("letter"), "dear").expect("a file");
+    let refused = super::open_file(&others, &others.join(super::FILE));
+    let error = refused.map(|_| ()).expect_err("it is not a node's");
+    assert!(error.to_string().contains("holds 'letter'"), "{error}");
+    assert_eq!(mode(&others), 0o755);
+    assert!(!others.join(super::FILE).exists());
 }
