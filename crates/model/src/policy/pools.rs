@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::memory::Usage;
 use crate::change::Change;
 use crate::ids::NodeId;
-use crate::map::{ClusterMap, PoolKind};
+use crate::map::{ClusterMap, Pool, PoolKind};
 use crate::scheme::{EXTENT_BYTES, Scheme};
 use crate::units::{bytes, count, with_unit};
 
@@ -248,13 +248,17 @@ pub fn overcommitted(map: &ClusterMap) -> Option<PoolWarning> {
 }
 
 /// Rejects a budget below what a pool takes of a node: nothing would be freed by it, and what is lost next would find
-/// no memory to be rebuilt in.
+/// no memory to be rebuilt in. Of files it lets go.
 pub fn holds_usage(
     map: &ClusterMap,
     usage: &Usage,
     pool: &str,
     budget: u64,
 ) -> Result<(), PoolRefusal> {
+    let of_files = |pool: &Pool| matches!(pool.kind, PoolKind::Files(_));
+    if map.pool_named(pool).is_some_and(of_files) {
+        return Ok(());
+    }
     let used = usage.nodes.iter();
     let used = used.map(|(node, used)| (*node, used.pools.get(pool).copied().unwrap_or(0)));
     let over: Vec<(NodeId, u64)> = used.filter(|(_, used)| *used > budget).collect();

@@ -148,6 +148,14 @@ fn a_budget_below_what_is_used_is_rejected() {
         node.pools.insert("other".into(), 60 * MIB);
     }
     assert_eq!(holds_usage(&map, &usage, "mem", 40 * MIB), Ok(()));
+    // Regression: a files pool that had filled its memory could not be made smaller, whatever was dropped.
+    for node in usage.nodes.values_mut() {
+        node.pools.insert("files".into(), 60 * MIB);
+    }
+    let mut with_files = map.clone();
+    let made = with_files.apply(None, &create_files_pool("files", 64, 64 * MIB));
+    assert!(made.is_ok(), "{made:?}");
+    assert_eq!(holds_usage(&with_files, &usage, "files", MIB), Ok(()));
     let refusal = holds_usage(&map, &usage, "mem", 16 * MIB).expect_err("too small");
     let text = refusal.to_string();
     for part in [
