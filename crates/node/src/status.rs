@@ -555,7 +555,10 @@ impl StatusReport {
         let voters = self.directory.voters.len();
         let majority = voters / 2 + 1;
         // A leader is known for a moment after those who followed it have fallen silent.
-        if self.directory.leader.is_none() || voters - self.voters_missed().len() < majority {
+        let pinged = |n: &NodeStatus| n.up && n.silent_ms.is_none();
+        let answers = |id: &&u64| self.nodes.iter().any(|n| n.id == **id && pinged(n));
+        let answer = self.directory.voters.iter().filter(answers).count();
+        if self.directory.leader.is_none() || answer < majority {
             return 0;
         }
         let up = voters - self.voters_down();
