@@ -46,6 +46,7 @@ mod entry;
 mod forward;
 mod gate;
 pub mod group_state;
+mod hangup;
 mod heap;
 mod host;
 mod leave;

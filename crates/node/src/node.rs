@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
+use crate::hangup::Hangup;
 use crate::host::Host;
 use crate::host::services::{HostedService, SERVICES};
 use crate::links::{DirectoryLinks, DirectoryWay};
@@ -301,10 +302,12 @@ pub fn serve(config: Config) -> Result<(), StartError> {
         use tokio::signal::unix::{SignalKind, signal};
         let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Runtime)?;
         let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Runtime)?;
+        let mut hangup = Hangup::new().map_err(StartError::Runtime)?;
         let shutdown = async {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
+                () = hangup.came() => {}
             }
             tokio::spawn(async move {
                 tokio::select! {

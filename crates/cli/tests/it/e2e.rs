@@ -274,6 +274,19 @@ fn redis_cli_and_redis_benchmark_work_against_any_node() {
     }
 }
 
+/// Regression: a node in a terminal ended at once when that was closed, without a word to the others.
+#[test]
+fn a_node_whose_terminal_is_closed_leaves_cleanly() {
+    let before = ["true", "trap '' HUP", "true"].map(str::to_owned);
+    let mut cluster = Cluster::start_after(&before);
+    assert_eq!(cluster.end(2, "-HUP"), Some(0));
+    // As of nohup: it is not meant.
+    let child = cluster.nodes[1].child.as_ref().expect("it runs");
+    signal("-HUP", child.id());
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(cluster.end(1, "-TERM"), Some(0));
+}
+
 /// X5, D6: a node that is asked to end leaves cleanly, comes back to its folder, and nobody notices.
 #[test]
 fn a_node_leaves_on_sigterm_and_comes_back() {
