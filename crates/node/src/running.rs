@@ -178,11 +178,13 @@ impl Running {
                 .pool(pool.id)
                 .map(|files| (files.used_bytes(), 0));
             let (used_bytes, budget_bytes) = files.unwrap_or_else(|_| host.memory(Some(pool.id)));
+            let figures = host.figures_of(Some(pool.id));
             PoolFacts {
                 pool: pool.name.clone(),
                 used_bytes,
                 budget_bytes,
-                dense_buckets: host.figures_of(Some(pool.id)).dense_buckets(),
+                dense_buckets: figures.dense_buckets(),
+                lacking_buckets: figures.lacking_buckets,
             }
         });
         pools.collect()

@@ -114,6 +114,8 @@ pub struct PoolFacts {
     /// Data buckets there without room in the pages that they hold: a write to one of them needs a further page, here and
     /// at the bucket's parity.
     pub dense_buckets: u64,
+    /// Data buckets there that found no memory for a write in the last seconds, there or at their other members.
+    pub lacking_buckets: u64,
 }
 
 impl NodeFacts {
@@ -535,7 +537,21 @@ impl StatusReport {
             });
             pools.for_each(|pool| full.entry(&pool.pool).or_default().push(node));
         }
+        self.add_lacking(&mut full);
         full
+    }
+
+    /// Writes are refused as well while some memory is left, but not what a bucket needs at all its members at once.
+    fn add_lacking<'a>(&'a self, full: &mut BTreeMap<&'a str, Vec<&'a NodeStatus>>) {
+        let mut lacking: BTreeMap<&str, Vec<&NodeStatus>> = BTreeMap::new();
+        for node in self.nodes.iter().filter(|node| node.up) {
+            let pools = node.facts.iter().flat_map(|facts| &facts.pools);
+            let pools = pools.filter(|pool| pool.lacking_buckets > 0);
+            pools.for_each(|pool| lacking.entry(&pool.pool).or_default().push(node));
+        }
+        for (pool, nodes) in lacking {
+            full.entry(pool).or_insert(nodes);
+        }
     }
 
     /// The voters that are down or do not answer.

@@ -25,6 +25,8 @@ pub trait AnyBucket: Any + Send {
     fn at_rest(&self) -> bool;
     /// True if this member may hold anything that was ever written.
     fn holds_anything(&self) -> bool;
+    /// See [`BucketContext::lacks_memory`](crate::BucketContext::lacks_memory).
+    fn lacks_memory(&self, now: Time) -> bool;
     /// Adds the service's counters, each by its name.
     fn count(&self, add: &mut dyn FnMut(&'static str, u64));
     /// Submits an operation in the service's encoding, for this address; see [`Bucket::submit`]. Also the bytes
@@ -76,6 +78,10 @@ impl<S: Service> AnyBucket for Bucket<S> {
 
     fn answers_for(&self, slot: MemberSlot) -> bool {
         Bucket::answers_for(self, slot)
+    }
+
+    fn lacks_memory(&self, now: Time) -> bool {
+        Bucket::lacks_memory(self, now)
     }
 
     fn has_work(&self) -> bool {

@@ -73,6 +73,11 @@ impl<S: Service> Bucket<S> {
         self.serves(slot) || self.chosen == Some(slot)
     }
 
+    /// See [`BucketContext::lacks_memory`].
+    pub fn lacks_memory(&self, now: Time) -> bool {
+        self.context.lacks_memory(now)
+    }
+
     /// Answers and operations that wait here.
     pub fn waiting(&self) -> usize {
         self.context.waiters.len() + self.queue.len() + self.service.in_progress()

@@ -1,9 +1,14 @@
 //! Memory for a bucket's growth: reserved at every member before a delta needs it, so that a delta is never
 //! refused.
 
+use std::time::Duration;
+
 use staves_model::{Epoch, Time};
 
 use crate::BucketContext;
+
+/// A bucket is said to lack memory for so long after a write that found none: whoever writes there comes again, or has given up.
+const LACKS_FOR: Duration = Duration::from_secs(10);
 
 /// The extents that were requested of the members and not granted.
 #[derive(Debug, Default)]
@@ -14,6 +19,8 @@ pub(crate) struct Reservation {
     requested: Option<Time>,
     /// The number of extents that was refused, and until when it is not requested again.
     refused: Option<(u32, Time)>,
+    /// The last time that a write found no memory.
+    lacked_at: Option<Time>,
 }
 
 impl Reservation {
@@ -53,6 +60,7 @@ impl BucketContext {
             return Growth::Granted;
         }
         if self.is_refused(now, need) {
+            self.reservation.lacked_at = Some(now);
             return Growth::Refused;
         }
         // A request is only raised until it is refused. Were it changed back and forth between two writes,
@@ -91,7 +99,14 @@ impl BucketContext {
         // A standing request would keep the members trying for what is not there.
         self.want(self.member.usable_extents().max(self.used_extents()));
         self.reservation.requested = None;
+        self.reservation.lacked_at = Some(now);
         Growth::Refused
+    }
+
+    /// True if a write found no memory a short time ago.
+    pub fn lacks_memory(&self, now: Time) -> bool {
+        let lacked = self.reservation.lacked_at;
+        lacked.is_some_and(|at| now.since(at) < LACKS_FOR)
     }
 
     /// Asks the members for so many extents in all.

@@ -170,6 +170,11 @@ fn a_full_pool_refuses_new_chunks_and_serves_the_old() {
         let next = write(chunks * CHUNK_BYTES, b"x");
         let answer = c.run(0, Some(7), &next);
         assert_eq!(code(&answer), Some(ErrorCode::OutOfMemory), "{answer:?}");
+        let lacks = |c: &mut Cluster| {
+            let now = c.now;
+            c.bucket().lacks_memory(now)
+        };
+        assert!(lacks(&mut c), "status says so");
         c.write(0, 50, b"an old chunk");
         c.write(0, (chunks - 1) * CHUNK_BYTES + 5000, b"another");
         assert_eq!(c.read(0, chunks * CHUNK_BYTES, 1)[..], [0]);
@@ -183,6 +188,8 @@ fn a_full_pool_refuses_new_chunks_and_serves_the_old() {
         c.ticks(100);
         c.check();
         c.check_code();
+        c.ticks(1000);
+        assert!(!lacks(&mut c), "not of late");
     }
 }
 

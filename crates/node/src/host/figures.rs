@@ -22,6 +22,8 @@ pub(crate) struct Figures {
     counters: BTreeMap<&'static str, u64>,
     /// Updates of the data buckets that not every parity bucket has received yet.
     pub(crate) unstable: u64,
+    /// Data buckets that found no memory for a write of late.
+    pub(crate) lacking_buckets: u64,
     /// Requests that wait at a bucket.
     pub(crate) requests_waiting: u64,
     /// Pages of the buckets that are being filled.
@@ -56,7 +58,7 @@ impl Host {
             .pools
             .values()
             .filter(|p| pool.is_none_or(|id| p.id == id));
-        let mut sum = Figures::default();
+        let (mut sum, now) = (Figures::default(), self.clock.now());
         for cell in wanted.flat_map(|p| p.cells.iter().chain(&p.seconds)) {
             let state = cell.lock();
             sum.requests_waiting += state.waiting() as u64;
@@ -64,6 +66,7 @@ impl Host {
                 continue;
             };
             let member = bucket.member();
+            sum.lacking_buckets += u64::from(bucket.serving() && bucket.lacks_memory(now));
             bucket.count(&mut |name, value| {
                 *sum.counters.entry(name).or_default() += value;
             });

@@ -195,6 +195,7 @@ fn a_pool_that_is_full_somewhere_is_told() {
                 used_bytes: of_pool,
                 budget_bytes: 1 << 29,
                 dense_buckets,
+                lacking_buckets: 0,
             }],
             ..NodeFacts::default()
         };

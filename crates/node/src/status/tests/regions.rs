@@ -185,6 +185,7 @@ fn a_full_memory_pool_is_not_told_to_delete_keys() {
         used_bytes: 1 << 20,
         budget_bytes: 1 << 20,
         dense_buckets: 1,
+        lacking_buckets: 0,
     };
     let facts = NodeFacts {
         node: 2,
@@ -198,5 +199,41 @@ fn a_full_memory_pool_is_not_told_to_delete_keys() {
             .contains("used up its memory on n2 (writes to new places fail: delete a region"),
         "{}",
         report.sentence
+    );
+}
+
+/// Regression: writes were refused for want of memory with some of it left on every node, and status was healthy: no node had what a
+/// bucket needs at all its members at once.
+#[test]
+fn a_pool_whose_writes_find_no_memory_is_told_whatever_is_left() {
+    let mut three = cluster(3, "1+1");
+    three.map.pools.insert(PoolId(2), memory_pool(2, &[]));
+    let facts = |node: u64, used: u64, lacking_buckets: u64| NodeFacts {
+        node,
+        pools: vec![PoolFacts {
+            pool: "memory".into(),
+            used_bytes: used << 20,
+            budget_bytes: 64 << 20,
+            dense_buckets: 1,
+            lacking_buckets,
+        }],
+        ..NodeFacts::default()
+    };
+    let says = |facts: [NodeFacts; 2]| {
+        let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), facts);
+        (report.state, report.sentence)
+    };
+    assert_eq!(says([facts(1, 62, 0), facts(2, 62, 0)]).0, State::Healthy);
+    let (state, sentence) = says([facts(1, 62, 0), facts(2, 62, 1)]);
+    assert_eq!(state, State::Critical);
+    assert!(
+        sentence.contains("used up its memory on n2 ("),
+        "{sentence}"
+    );
+    // Where one is full that one is meant, and not the one that asked it for more.
+    let (_, sentence) = says([facts(1, 64, 0), facts(2, 40, 1)]);
+    assert!(
+        sentence.contains("used up its memory on n1 ("),
+        "{sentence}"
     );
 }
