@@ -23,8 +23,7 @@ pub(crate) enum Verdict<'a> {
 pub(crate) fn too_large(op: &Op<'_>, value_bytes_max: usize) -> Option<Answer> {
     let key = op.key().len();
     if key > KEY_BYTES_MAX {
-        let text =
-            format!("ERR the key of {key} bytes exceeds the maximum of {KEY_BYTES_MAX} bytes");
+        let text = format!("the key of {key} bytes exceeds the maximum of {KEY_BYTES_MAX} bytes");
         return Some(Answer::error(ErrorCode::TooLarge, text));
     }
     let value = op.value().map_or(0, <[u8]>::len);
@@ -32,8 +31,7 @@ pub(crate) fn too_large(op: &Op<'_>, value_bytes_max: usize) -> Option<Answer> {
 }
 
 fn value_too_large(bytes: usize, max: usize) -> Answer {
-    let text =
-        format!("ERR string exceeds maximum allowed size: {bytes} bytes, and {max} are allowed");
+    let text = format!("string exceeds maximum allowed size: {bytes} bytes, and {max} are allowed");
     Answer::error(ErrorCode::TooLarge, text)
 }
 

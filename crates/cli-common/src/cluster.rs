@@ -351,7 +351,7 @@ pub fn check(answer: &Answer) -> anyhow::Result<()> {
     match answer {
         // What it comes with is in Redis's words, for Redis's clients.
         Answer::Error(ErrorCode::OutOfMemory, _) => {
-            let text = "the pool has no memory left; nothing was changed";
+            let text = "the pool has no memory left on a node that holds the key; nothing was changed: delete keys, or give it more with 'staves pool set NAME --memory SIZE'";
             Err(Failure::Wire(ErrorCode::OutOfMemory, text.into()).into())
         }
         Answer::Error(code, text) => Err(Failure::Wire(*code, text.clone()).into()),

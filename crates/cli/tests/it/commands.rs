@@ -442,7 +442,8 @@ fn a_full_pool_is_told_in_our_words() {
     let fake = Fake::start();
     fake.with(|state| state.full = true);
     let ran = at(&fake, &["cache", "put", "k", "v"]);
-    let said = "staves: the pool has no memory left; nothing was changed (out-of-memory)\n";
+    let said = "staves: the pool has no memory left on a node that holds the key; nothing was changed: delete keys, or give it more with \
+                'staves pool set NAME --memory SIZE' (out-of-memory)\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), said));
 }
 
