@@ -8,6 +8,7 @@
 //! a connection that hardly takes or gives a byte then is closed. Who has waited longest goes first, after half a second: what
 //! is given back meanwhile is kept for it, so that a large value finds room beside many smaller ones.
 
+mod kept;
 mod line;
 mod requests;
 
@@ -18,6 +19,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use self::kept::Keepers;
+pub use self::kept::KeptBuffers;
 use self::line::{Line, LinePlace};
 pub use self::requests::{WaitingPart, WaitingRequests};
 
@@ -51,6 +54,7 @@ pub struct InFlight {
     waiting: AtomicUsize,
     /// One part takes more than there is.
     overdrawn: AtomicBool,
+    keepers: Keepers,
     less: Notify,
     line: Line,
     /// The requests that wait, by number.
@@ -72,6 +76,7 @@ impl InFlight {
             queued: Arc::default(),
             waiting: AtomicUsize::new(0),
             overdrawn: AtomicBool::new(false),
+            keepers: Keepers::default(),
             less: Notify::new(),
             line: Line::default(),
             requests: WaitingRequests::new(requests_max),
@@ -236,7 +241,7 @@ impl InFlightPart {
     pub fn try_set(&mut self, bytes: usize) -> bool {
         let counted = self.counted_of(bytes);
         if counted > self.counted {
-            let small = bytes <= SMALL_BYTES;
+            let small = counted <= SMALL_BYTES;
             if self.counted == 0 && !small && self.of.line.is_before(self.place.as_ref()) {
                 return false;
             }

@@ -47,7 +47,9 @@ pub use descriptors::Descriptors;
 pub use dialer::Dialer;
 pub use error::NetError;
 pub use identity::{Identity, Who};
-pub use in_flight::{InFlight, InFlightPart, OWN_BYTES, SMALL_BYTES, WaitingPart, WaitingRequests};
+pub use in_flight::{
+    InFlight, InFlightPart, KeptBuffers, OWN_BYTES, SMALL_BYTES, WaitingPart, WaitingRequests,
+};
 pub use newcomers::{Newcomer, Newcomers};
 pub use options::Options;
 pub use peers::{Evidence, PeerOptions, PeerStats, Peers};

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use self::greeting::greet;
 use crate::connection::{READ_BYTES, Turn};
-use crate::in_flight::InFlightPart;
+use crate::in_flight::{InFlightPart, KeptBuffers};
 use crate::newcomers::Newcomer;
 use crate::outbox::Outbox;
 use crate::reply::{Owed, Reply};
@@ -46,6 +46,7 @@ pub(crate) async fn serve<H: Handler>(
         read_at: Instant::now(),
         turn: Turn::default(),
         part: InFlightPart::new(options.in_flight.clone()),
+        kept: KeptBuffers::new(options.in_flight.clone()),
     };
     let hello = tokio::time::timeout(
         options.connect_timeout,
@@ -135,6 +136,7 @@ struct Input {
     turn: Turn,
     /// Unfinished messages of a client.
     part: InFlightPart,
+    kept: KeptBuffers,
 }
 
 impl Input {
@@ -181,7 +183,11 @@ impl Input {
                 true => more.max(self.part.of().read_bytes(READ_BYTES)),
                 false => more.max(READ_BYTES),
             };
+            if is_client && self.buffer.is_empty() && self.kept.lets_go() {
+                self.buffer = BytesMut::new();
+            }
             self.buffer.reserve(most);
+            self.kept.has_grown_to(self.buffer.capacity());
             let mut room = (&mut self.buffer).limit(most);
             let read = socket.read_buf(&mut room);
             let read = async {

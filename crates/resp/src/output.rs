@@ -46,7 +46,7 @@ const COPY_BYTES_MAX: usize = 16 << 10;
 /// A value beyond this is copied in pieces of so many bytes, each of which goes when it has been written.
 const PIECE_BYTES: usize = 256 << 10;
 /// A buffer that has grown beyond this is given back when all of it has been written.
-const KEPT_BYTES_MAX: usize = 64 << 10;
+const KEPT_BYTES_MAX: usize = 32 << 10;
 
 /// Bytes that wait to be written to one connection.
 #[derive(Debug, Default)]
@@ -264,6 +264,13 @@ impl Output {
         self.tail
             .put_slice(itoa::Buffer::new().format(number).as_bytes());
         self.tail.put_slice(b"\r\n");
+    }
+
+    /// Gives its memory back, if nothing waits.
+    pub fn let_go(&mut self) {
+        if self.is_empty() && self.tail.capacity() > 0 {
+            self.tail = BytesMut::new();
+        }
     }
 
     fn advance_tail(&mut self, count: usize) {

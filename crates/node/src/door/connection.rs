@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
 use staves_model::Time;
-use staves_net::{InFlightPart, OWN_BYTES, WaitingPart};
+use staves_net::{InFlightPart, KeptBuffers, OWN_BYTES, WaitingPart};
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
@@ -50,12 +50,11 @@ const VALUES_BYTES_MAX: usize = 64 << 20;
 const OP_BYTES: usize = size_of::<PartialReply>() + size_of::<RemoteOp>() * 3 / 2 + 64;
 /// Most bytes read before others have a turn: what they ask for takes as long as copying it does.
 const TURN_BYTES: usize = 256 << 10;
-/// A buffer that has grown beyond this is given back when nothing lies in it.
-const INPUT_KEPT_MAX: usize = 64 << 10;
 
 /// One connection: what has been read and not taken apart, and the rest.
 pub(super) struct Connection {
     input: BytesMut,
+    kept: KeptBuffers,
     parser: Parser,
     executor: Executor,
 }
@@ -122,6 +121,7 @@ impl Connection {
         let (version, routes) = (host.version(), host.routes());
         Connection {
             input: BytesMut::new(),
+            kept: KeptBuffers::new(running.in_flight.clone()),
             parser: Parser::new(limits),
             executor: Executor {
                 session,
@@ -216,10 +216,12 @@ impl Connection {
 
     /// Does what can be done without waiting. Returns whether commands were left for want of room.
     fn work(&mut self) -> bool {
+        self.kept.has_grown_to(self.input.capacity());
         let Connection {
             input,
             parser,
             executor,
+            ..
         } = self;
         executor.begin();
         if executor.still_starved() {
@@ -269,9 +271,6 @@ impl Connection {
             }
         }
         input.advance(at);
-        if input.is_empty() && input.capacity() > INPUT_KEPT_MAX {
-            *input = BytesMut::new();
-        }
         executor.end();
         short_of_room
     }

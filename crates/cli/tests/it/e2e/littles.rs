@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 
 use bytes::Bytes;
-use staves_wire::Message;
-use staves_wire::cache::OwnedOp;
+use staves_wire::cache::{Condition, OwnedOp};
+use staves_wire::{Message, Opcode};
 
-use super::crowds::{frames, native, of_cache};
+use super::crowds::{frames, native, of_cache, opcode};
 use super::floods::{Client, MIB, RESIDENT_MAX, resident_max, set};
 use super::*;
 
@@ -126,6 +126,60 @@ fn batches_whose_answers_nobody_takes_have_a_bound() {
         goes_on(node);
         let most = resident_max(node);
         assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+    }
+}
+
+/// Regression: each connection kept the buffer of the largest thing that it had ever asked for or been told, for as long as it was open.
+#[test]
+fn who_has_asked_for_much_and_rests_holds_nothing() {
+    const BYTES: usize = 900_000;
+    let cluster = Cluster::start(1);
+    let node = &cluster.nodes[0];
+    let (write, read) = (set("x", BYTES), "*2\r\n$3\r\nGET\r\n$1\r\nx\r\n");
+    let native_write = frames([of_cache(std::iter::once(OwnedOp::Set {
+        key: Bytes::from_static(b"x"),
+        value: Bytes::from(vec![b'v'; BYTES]),
+        condition: Condition::Always,
+        get_old: false,
+    }))]);
+    let (mut clients, mut natives) = (Vec::new(), Vec::new());
+    for _ in 0..150 {
+        let mut client = Client::at(node);
+        client.say(&write);
+        assert_eq!(client.line(), "+OK");
+        client.say(read.as_bytes());
+        assert_eq!(client.line(), format!("${BYTES}"));
+        assert_eq!(client.line().len(), BYTES);
+        clients.push(client);
+        let mut socket = native(node);
+        socket.write_all(&native_write).expect("it takes bytes");
+        assert_eq!(opcode(&mut socket), Opcode::ServiceAnswers);
+        natives.push(socket);
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let most = resident_max(node);
+    assert!(most <= 110 * MIB, "{} MiB", most / MIB);
+}
+
+/// Regression: while one client held the memory for requests, values of 4 to 64 KiB of other nodes' buckets were asked for with 4 KiB
+/// again and again until their deadline.
+#[test]
+fn small_values_of_other_nodes_come_while_a_large_one_holds_the_memory() {
+    let cluster = Cluster::start(3);
+    let node = &cluster.nodes[0];
+    let mut client = Client::at(node);
+    let keys: Vec<String> = (0..12).map(|i| format!("key{i:02}")).collect();
+    for key in &keys {
+        client.say(&set(key, 60_000));
+        assert_eq!(client.line(), "+OK");
+    }
+    let mut holder = Client::at(node);
+    holder.say(&set("large", 33_550_000)[..100_000]);
+    std::thread::sleep(Duration::from_millis(500));
+    for key in &keys {
+        client.say(format!("*2\r\n$3\r\nGET\r\n$5\r\n{key}\r\n").as_bytes());
+        assert_eq!(client.line(), "$60000", "{key}");
+        assert_eq!(client.line().len(), 60_000);
     }
 }
 

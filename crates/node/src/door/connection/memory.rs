@@ -1,5 +1,6 @@
 //! A connection's part of the node's memory for requests and answers under way.
 
+use bytes::BytesMut;
 use staves_net::{OWN_BYTES, SMALL_BYTES};
 use staves_wire::ErrorCode;
 use staves_wire::service::Answer;
@@ -9,6 +10,7 @@ use super::{ANSWERS_STEP_BYTES, Connection, Executor, OUTPUT_BYTES_MAX};
 impl Connection {
     /// Tells what it holds. Returns true if more may be read: an unfinished command counts as far as it is known how long it is.
     pub(super) fn account(&mut self) -> bool {
+        self.give_buffers_back();
         let lacking = match self.input.is_empty() {
             true => 0,
             false => self.parser.wanted(self.input.len()),
@@ -32,6 +34,16 @@ impl Connection {
         }
         false
     }
+
+    fn give_buffers_back(&mut self) {
+        if self.input.is_empty() && self.kept.lets_go() {
+            self.input = BytesMut::new();
+        }
+        let output = &mut self.executor.output;
+        if output.is_empty() && !self.kept.may_keep() {
+            output.let_go();
+        }
+    }
 }
 
 impl Executor {
@@ -52,22 +64,27 @@ impl Executor {
             true => self.part.try_set(held + bytes),
             false => self.part.try_set_in_turn(held + bytes),
         };
-        if has_memory || needs <= SMALL_BYTES {
+        // Small values go on while the memory for requests is taken, and of large ones it shows how large they are.
+        let mut room = has_memory.then_some((bytes.max(OWN_BYTES), bytes));
+        let least = needs.clamp(OWN_BYTES, SMALL_BYTES);
+        if needs <= SMALL_BYTES && room.is_none_or(|(_, taken)| taken < SMALL_BYTES) {
+            let small = [SMALL_BYTES, least].into_iter();
+            let mut small = small.filter(|small| self.part.try_set(held + small));
+            room = small.next().map(|small| (small, small)).or(room);
+        }
+        if room.is_none() && needs <= SMALL_BYTES {
+            let has_own = held <= OWN_BYTES && needs <= OWN_BYTES;
+            let may = has_own || holds_up && self.part.may_overdraw();
+            room = may.then_some((least, 0));
+        }
+        if let Some(room) = room {
             if std::mem::take(&mut self.needs_memory) {
                 self.part.waits_no_more();
             }
-            // Small values go on while the memory for requests is taken, and of large ones it shows how large they are.
-            let taken = match has_memory {
-                true => bytes,
-                false => 0,
-            };
-            if taken < SMALL_BYTES && self.part.try_set(held + SMALL_BYTES) {
-                return Ok((SMALL_BYTES, SMALL_BYTES));
-            }
-            return match has_memory || held <= OWN_BYTES || holds_up && self.part.may_overdraw() {
-                true => Ok((taken.max(OWN_BYTES), taken)),
-                false => Err(false),
-            };
+            return Ok(room);
+        }
+        if needs <= OWN_BYTES {
+            return Err(false);
         }
         self.needs_memory = true;
         Err(self.part.is_refused())
