@@ -271,11 +271,9 @@ impl<'a> Hand<'a> {
         if op.number > 0 || self.batch.disturbed.load(Ordering::Acquire) {
             return self.too_large(state, op).map(Err);
         }
-        let left = self.answer_bytes_max.saturating_sub(self.answer_bytes);
-        let bytes_max = if self.request.strict {
-            left
-        } else {
-            usize::MAX
+        let bytes_max = match self.request.strict {
+            true => self.value_bytes_max(),
+            false => usize::MAX,
         };
         let mut read = None;
         state.read_body(self.now, self.deadline, op, &mut |answer| {
@@ -319,8 +317,19 @@ impl<'a> Hand<'a> {
             return None;
         }
         let value_bytes = state.value_bytes(op);
-        let too_large = value_bytes > 0 && self.answer_bytes + value_bytes > self.answer_bytes_max;
+        let too_large = value_bytes > self.value_bytes_max();
         too_large.then_some(value_bytes)
+    }
+
+    /// Bytes that the next value may have. The first may have as many as its asker says, who knows by then how large it is: a value
+    /// that has more than a batch may have would never be read otherwise.
+    fn value_bytes_max(&self) -> usize {
+        match self.answer_bytes {
+            0 => self
+                .answer_bytes_max
+                .max(self.request.answer_bytes_max as usize),
+            some => self.answer_bytes_max.saturating_sub(some),
+        }
     }
 
     /// True if there is no memory for a value that a client has read. What it has taken out by a write is answered in any case.
