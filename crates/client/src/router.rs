@@ -248,22 +248,24 @@ impl<T: Transport> Router<T> {
         let mut turn = RouterTurn::new(of, options, ops, taken.iter(), until).of_bytes(of_bytes);
         let mut taken = Some(taken);
         let mut avoid = self.avoided();
+        let mut tried = false;
         let mut next = turn.step(self.now(), TurnEvent::Go(map, avoid.clone()));
         loop {
             let event = match next {
                 TurnStep::Send(batches) => {
+                    tried = true;
                     next = self.round(&mut turn, batches).await;
                     continue;
                 }
                 TurnStep::Look(known, until) => {
                     self.look_for_newer(&known, self.instant(until)).await;
-                    self.go(&turn, &mut avoid)
+                    self.go(&turn, &mut avoid, std::mem::take(&mut tried))
                 }
                 TurnStep::Rest(time) => {
                     if !time.is_zero() {
                         tokio::time::sleep(time).await;
                     }
-                    self.go(&turn, &mut avoid)
+                    self.go(&turn, &mut avoid, std::mem::take(&mut tried))
                 }
                 TurnStep::Renumber(above, writes) => {
                     numbers.draw_above(above);
@@ -292,8 +294,11 @@ impl<T: Transport> Router<T> {
     }
 
     /// Another try. Where nodes are passed over, it takes another detour than the last.
-    fn go(&self, turn: &RouterTurn, avoid: &mut Avoid) -> TurnEvent {
-        self.was_in_vain(avoid, &turn.owners());
+    fn go(&self, turn: &RouterTurn, avoid: &mut Avoid, tried: bool) -> TurnEvent {
+        // Once for each try: a look and a rest that follow it are none, and counted twice the same detour came again.
+        if tried {
+            self.was_in_vain(avoid, &turn.owners());
+        }
         *avoid = self.avoided();
         TurnEvent::Go(self.map(), avoid.clone())
     }

@@ -78,6 +78,39 @@ fn d1_a_node_that_cannot_be_reached_is_passed_over_for_one_that_passes_on() {
     });
 }
 
+/// Of four nodes that could pass on, one reaches the owner. Regression: each try counted twice as in vain, so that every other detour was
+/// taken, and the right one perhaps never.
+#[test]
+fn tries_in_vain_take_every_detour_in_turn() {
+    block_on(async {
+        let mut cluster = Cluster::start(5).await;
+        let owner = cluster.world.lock().owner(b"k");
+        cluster.kill(owner.0);
+        cluster.world.lock().forwarding = true;
+        let others = || (1..=5).map(NodeId).filter(|node| *node != owner);
+        for reaches in others() {
+            let client = cluster.client().await;
+            {
+                let mut world = cluster.world.lock();
+                for node in others() {
+                    let mood = if node == reaches {
+                        Mood::Well
+                    } else {
+                        Mood::Busy
+                    };
+                    world.moods.insert(node, mood);
+                }
+                world.asked.clear();
+            }
+            let put = client.put("k", "v").await;
+            let world = cluster.world.lock();
+            let asked: Vec<_> = world.asked.iter().map(|(node, ..)| node.0).collect();
+            put.unwrap_or_else(|error| panic!("{error}: asked {asked:?} for {reaches}"));
+            assert!(asked.len() <= 4, "asked {asked:?} for {reaches}");
+        }
+    });
+}
+
 #[test]
 fn d1_a_silent_node_costs_one_wait_and_not_one_for_each_request() {
     block_on(async {
