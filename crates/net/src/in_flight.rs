@@ -239,6 +239,23 @@ impl InFlightPart {
     /// has room for any number: a request may be larger than the budget.
     #[inline]
     pub fn try_set(&mut self, bytes: usize) -> bool {
+        let bytes_max = self.of.bytes_max;
+        let small_max = bytes_max.saturating_add(self.of.reserve_bytes());
+        self.try_set_below(bytes, bytes_max, small_max)
+    }
+
+    /// As [`InFlightPart::try_set`], for answers. Those that only lie there, behind one that is still to come, leave half of the budget
+    /// for what ends such waits, or all would wait for each other.
+    #[inline]
+    pub fn try_set_answers(&mut self, bytes: usize, behind: bool) -> bool {
+        if !behind {
+            return self.try_set(bytes);
+        }
+        let half = self.of.bytes_max / 2;
+        self.try_set_below(bytes, half, half)
+    }
+
+    fn try_set_below(&mut self, bytes: usize, max: usize, small_max: usize) -> bool {
         let counted = self.counted_of(bytes);
         if counted > self.counted {
             let small = counted <= SMALL_BYTES;
@@ -248,7 +265,7 @@ impl InFlightPart {
             let more = counted - self.counted;
             let queued = self.of.queued.load(Ordering::Relaxed);
             let reserve = self.of.reserve_bytes();
-            let max = self.of.bytes_max + if small { reserve } else { 0 };
+            let max = if small { small_max } else { max };
             let max = max.saturating_sub(queued);
             let fits = |held: usize| {
                 let alone = held - self.counted + queued <= reserve;

@@ -25,6 +25,7 @@ mod memory;
 mod mount;
 mod mounting;
 mod nfs;
+mod readers;
 mod recovery;
 mod scrub;
 mod secrets;

@@ -114,6 +114,23 @@ async fn who_has_waited_longest_goes_first() {
     assert!(holder.try_set(MIB));
 }
 
+/// Regression: connections whose answers lay behind one that another node was to give held all the memory, and none was left for that one.
+#[tokio::test]
+async fn answers_that_lie_behind_another_leave_half_of_the_memory() {
+    let all = InFlight::new(4 * MIB);
+    let [mut a, mut b, mut c] = [(); 3].map(|()| InFlightPart::new(all.clone()));
+    assert!(a.try_set_answers(2 * MIB + OWN_BYTES, true));
+    assert!(!b.try_set_answers(MIB, true));
+    assert!(
+        !c.try_set_answers(8 << 10, true),
+        "nor has it the reserve of small ones"
+    );
+    assert!(a.try_set_answers(2 * MIB, true), "it may have less");
+    assert!(b.try_set(MIB) && c.try_set_answers(8 << 10, false));
+    drop((b, c));
+    assert!(a.try_set_answers(8 * MIB, true), "nobody is beside it");
+}
+
 #[tokio::test]
 async fn who_holds_what_others_wait_for_has_to_move() {
     let mut all = Arc::into_inner(InFlight::new(MIB)).expect("nobody else has it");

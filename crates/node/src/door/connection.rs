@@ -87,6 +87,8 @@ struct Executor {
     /// A command waits for room in that memory, for so many bytes of values at least.
     starved: bool,
     needs: usize,
+    /// They are to lie behind a part of the command that another node answers.
+    needs_behind: bool,
     /// Commands wait until the client has taken answers to earlier ones, or there is memory for more of them.
     unread: bool,
     /// Cells that want a flush after this batch.
@@ -139,6 +141,7 @@ impl Connection {
                 turn: DoorTurn::None,
                 starved: false,
                 needs: 0,
+                needs_behind: false,
                 unread: false,
                 routes,
                 version,
@@ -370,12 +373,13 @@ impl Executor {
             let waiting = self.places.waiting();
             let buckets = waiting.filter_map(|op| self.bucket_of(&op.as_op()));
             let waiting: BTreeSet<u32> = buckets.collect();
-            let (places, expected) = self.remote.next_batch(&waiting);
+            let (mut places, expected) = self.remote.next_batch(&waiting);
             let Some(first) = places.first() else {
                 return;
             };
             match self.answer_room(expected) {
                 Ok(bytes) => {
+                    self.remote.fit(&mut places, bytes.0);
                     let (host, completions) = (&self.running.host, &self.completions);
                     self.remote
                         .dispatch(host, completions, pool, &places, bytes);
@@ -491,9 +495,10 @@ impl Executor {
     fn one(&mut self, op: &Op<'_>, join: Join) {
         let protocol = self.protocol();
         let place = self.places.next();
-        let held = match self.places.is_empty() {
-            true => self.held,
-            false => self.held.max(self.held_bytes()),
+        let behind = !self.places.is_empty();
+        let held = match behind {
+            false => self.held,
+            true => self.held.max(self.held_bytes()),
         };
         let tail = self.places.tail(&mut self.output);
         // The table, the tail and the bookkeeping are different fields: taken apart for the borrows.
@@ -502,7 +507,7 @@ impl Executor {
             AnswerRef::Value(value)
                 if value.len() > OWN_BYTES
                     && matches!(op, Op::Get { .. })
-                    && !part.try_set(held + tail.len() + value.len()) =>
+                    && !part.try_set_answers(held + tail.len() + value.len(), behind) =>
             {
                 no_memory = Some(value.len());
             }
@@ -521,7 +526,7 @@ impl Executor {
         match tried {
             Tried::Given(()) => {
                 if let Some(bytes) = no_memory {
-                    self.no_memory(bytes);
+                    self.no_memory(bytes, behind);
                 }
             }
             Tried::Waits => {
@@ -556,8 +561,9 @@ impl Executor {
         }
         let op_bytes = ops.len() * OP_BYTES;
         if op_bytes > OWN_BYTES {
-            if !self.has_memory(op_bytes) {
-                return self.no_memory(op_bytes);
+            let behind = !self.places.is_empty();
+            if !self.has_memory(op_bytes, behind) {
+                return self.no_memory(op_bytes, behind);
             }
             self.op_bytes = op_bytes;
         }
@@ -573,8 +579,9 @@ impl Executor {
             let bytes = value_bytes + self.op_bytes;
             if bytes > asked {
                 asked = bytes + ANSWERS_STEP_BYTES;
-                if !self.has_memory(asked) && may_wait {
-                    return self.no_memory(asked);
+                let behind = !self.places.is_empty() || !elsewhere.is_empty();
+                if !self.has_memory(asked, behind) && may_wait {
+                    return self.no_memory(asked, behind);
                 }
             }
             if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {

@@ -12,20 +12,19 @@
 //! of it. So a connection begins with one operation, and goes on with as many as the values of the last batch let
 //! expect to fit. Nothing more sets out, nor is read, while the client takes nothing.
 
+mod batch;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
 
-use staves_client::SomeAnswers;
-use staves_client::turn::ServiceOp;
+use staves_model::PoolId;
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClientId, PoolId, ServiceId};
 use staves_wire::ErrorCode;
 use staves_wire::group::RequestId;
-use staves_wire::service::{Answer, NumberedOp, PoolRef, ServiceRequest};
+use staves_wire::service::Answer;
 
-use super::completions::{Completion, CompletionQueue, RemoteAnswers, RemoteOp, RemoteResult};
-use crate::forward::resume;
+use self::batch::forward_batch;
+use super::completions::{Completion, CompletionQueue, RemoteAnswers, RemoteOp};
 use crate::host::Host;
 
 /// Most operations of one batch.
@@ -53,6 +52,8 @@ pub(super) struct RemoteOps {
     needs_bytes: usize,
     /// Bytes of the largest answer that is expected.
     expected_bytes: usize,
+    /// Bytes of the largest value of the last batch that had any, or of the one that was too large for it.
+    largest_bytes: usize,
     /// The last batch had reads: only their answers say how large values are.
     read: bool,
     /// The last batch brought answers: what has waited for it has its time from then on.
@@ -69,6 +70,7 @@ impl Default for RemoteOps {
             under_way_bytes: 0,
             needs_bytes: 0,
             expected_bytes: BATCH_BYTES_MAX,
+            largest_bytes: 0,
             read: false,
             goes_on: false,
         }
@@ -85,6 +87,29 @@ impl RemoteOps {
     /// Bytes that a value of the next batch is known to have, if they are more than were asked for last.
     pub(super) fn needs_bytes(&self) -> usize {
         self.needs_bytes
+    }
+
+    /// Bytes that a value of the next batch will have, if it is like the last ones.
+    pub(super) fn likely_bytes(&self) -> usize {
+        self.largest_bytes
+    }
+
+    /// Leaves so many of these operations as so many bytes of answers suffice for, whatever nodes they go to: each node is
+    /// asked for its share of the bytes, and one that may not give a single value gives none.
+    pub(super) fn fit(&self, places: &mut Vec<(u64, u32)>, answer_bytes: usize) {
+        let mut reads_max = match self.largest_bytes {
+            0 => return,
+            bytes => (answer_bytes / bytes).max(1),
+        };
+        let queued = self.queued.iter();
+        let mut ops = queued.filter(|(at, _)| places.binary_search(at).is_ok());
+        let too_many = ops.position(|(_, wanted)| {
+            let is_read = !wanted.op.is_write;
+            let too_many = is_read && reads_max == 0;
+            reads_max -= usize::from(is_read && !too_many);
+            too_many
+        });
+        places.truncate(too_many.unwrap_or(places.len()));
     }
 
     /// True if operations of this bucket are queued or under way, so that later ones must follow.
@@ -225,10 +250,12 @@ impl RemoteOps {
         if let Some(largest) = largest.filter(|_| self.read) {
             let less = (self.expected_bytes / EXPECTED_LESS).max(ANSWER_BYTES_MIN);
             self.expected_bytes = largest.max(less);
+            self.largest_bytes = largest;
         }
         // As much is asked for next, and enough for each of those that set out together.
         self.needs_bytes = needs_bytes;
         self.expected_bytes = self.expected_bytes.max(needs_bytes);
+        self.largest_bytes = self.largest_bytes.max(needs_bytes);
         self.goes_on = largest.is_some();
         for one in results {
             self.let_go(one.bucket);
@@ -264,134 +291,6 @@ impl RemoteOps {
                 self.held.remove(&bucket);
             }
         }
-    }
-}
-
-/// The place of an operation's answer.
-type ReplyPlace = (u64, u32, u32);
-/// A bucket, and the client under whose numbers it was asked: each bucket has one of its own, and a pool may be made anew
-/// with other buckets.
-type NumberedBy = (u32, ClientId);
-/// An operation that may have been done under this number.
-type Begun = (ReplyPlace, ServiceOp, RequestId);
-
-async fn forward_batch(
-    host: &Arc<Host>,
-    pool: PoolId,
-    batch: Vec<((u64, u32), RemoteOp)>,
-    answer_bytes_max: usize,
-) -> RemoteAnswers {
-    let now = host.clock.now();
-    let latest = batch.iter().map(|(_, wanted)| wanted.deadline).max();
-    let deadline = Instant::now() + latest.unwrap_or(now).since(now);
-    let mut results = Vec::with_capacity(batch.len());
-    let mut numbered: BTreeMap<NumberedBy, Vec<Begun>> = BTreeMap::new();
-    let mut fresh: Vec<((u64, u32), RemoteOp)> = Vec::new();
-    for (at, wanted) in batch {
-        let place = (at.0, at.1, wanted.bucket);
-        match wanted
-            .request
-            .filter(|_| !planted(Mutant::InterruptedUnderNewNumber))
-        {
-            Some(request) => {
-                let waiting = numbered.entry((wanted.bucket, request.client)).or_default();
-                waiting.push((place, wanted.op, request));
-            }
-            None if wanted.deadline <= now => {
-                let text = "the deadline passed before its turn came; nothing was done";
-                results.push(back(place, Answer::error(ErrorCode::Busy, text)));
-            }
-            None => fresh.push((at, wanted)),
-        }
-    }
-    // First those that may have taken effect: what the connection sent later must find them done.
-    for ((bucket, _), ops) in numbered {
-        results.extend(resume_interrupted(host, pool, bucket, ops, deadline).await);
-    }
-    let (mut left, mut needs_bytes) = (Vec::new(), 0);
-    if !fresh.is_empty() {
-        let ops = fresh.iter().map(|(_, wanted)| wanted.op.clone()).collect();
-        let (router, pool) = (host.router(), PoolRef::Id(pool));
-        let answers = router.execute_some(ServiceId::CACHE, &pool, ops, answer_bytes_max, deadline);
-        let some = answers
-            .await
-            .unwrap_or_else(|error| SomeAnswers::all(error.code(), error.to_string(), fresh.len()));
-        needs_bytes = some.needs_bytes;
-        for ((place, wanted), answer) in fresh.into_iter().zip(some.answers) {
-            match answer {
-                Some(answer) => results.push(back((place.0, place.1, wanted.bucket), answer)),
-                None => left.push((place, wanted)),
-            }
-        }
-    }
-    RemoteAnswers {
-        results,
-        left,
-        needs_bytes,
-        reserved_bytes: 0,
-    }
-}
-
-/// Asks again for interrupted writes of one bucket, under their numbers.
-async fn resume_interrupted(
-    host: &Arc<Host>,
-    pool: PoolId,
-    bucket: u32,
-    ops: Vec<Begun>,
-    deadline: Instant,
-) -> Vec<RemoteResult> {
-    let Some((_, _, first)) = ops.first() else {
-        return Vec::new();
-    };
-    let client = first.client;
-    let routes = host.routes();
-    let cell = routes
-        .pools
-        .get(&pool)
-        .and_then(|p| p.cells.get(bucket as usize));
-    let floor = match cell {
-        Some(cell) => cell.lock().lane.floor(),
-        None => first.floor,
-    };
-    let mut places = Vec::new();
-    let mut wanted = Vec::new();
-    for (place, op, request) in ops {
-        places.push((place, request));
-        wanted.push(NumberedOp {
-            number: request.number,
-            to: op.to,
-            body: op.body,
-        });
-    }
-    let request = ServiceRequest {
-        revision: routes.map.revision,
-        service: ServiceId::CACHE,
-        pool: PoolRef::Id(pool),
-        client,
-        floor,
-        retry: true,
-        forwarded: true,
-        ops: wanted,
-        answer_bytes_max: BATCH_BYTES_MAX as u32,
-        strict: false,
-    };
-    let answers = resume(host.router(), request, deadline).await;
-    if let Some(cell) = cell {
-        let mut state = cell.lock();
-        places
-            .iter()
-            .for_each(|(_, request)| state.lane.answered(request));
-    }
-    let places = places.into_iter().map(|(place, _)| place);
-    places.zip(answers).map(|(h, a)| back(h, a)).collect()
-}
-
-fn back((place, part, bucket): ReplyPlace, answer: Answer) -> RemoteResult {
-    RemoteResult {
-        place,
-        part,
-        bucket,
-        answer,
     }
 }
 

@@ -31,7 +31,7 @@ impl Client {
     }
 
     /// The number of values in the next answer. A node whose memory for requests is taken may refuse any of them.
-    fn values(&mut self, bytes: usize) -> usize {
+    pub(super) fn values(&mut self, bytes: usize) -> usize {
         let line = self.line();
         if let Some(count) = line.strip_prefix('*') {
             let count: usize = count.parse().expect("a number");
@@ -94,6 +94,21 @@ fn a_node_that_forwards_holds_little_of_what_one_client_asks_for() {
         assert!(given >= asked / 2, "{given} of {asked} values");
         let most = resident_max(node);
         assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+    }
+}
+
+/// Regression: a value of more than 16 MiB, which a batch's answers may have, was refused to a node that forwarded until its client's deadline.
+#[test]
+fn a_value_larger_than_a_batch_s_answers_is_read_through_every_node() {
+    const LARGE: usize = 20 << 20;
+    let cluster = Cluster::start(3);
+    let mut client = Client::at(&cluster.nodes[0]);
+    client.say(&set("large", LARGE));
+    assert_eq!(client.line(), "+OK");
+    for node in &cluster.nodes {
+        let mut client = Client::at(node);
+        client.say(b"*2\r\n$3\r\nGET\r\n$5\r\nlarge\r\n");
+        assert_eq!(client.values(LARGE), 1);
     }
 }
 

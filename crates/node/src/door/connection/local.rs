@@ -87,8 +87,9 @@ impl Executor {
             true => {
                 let mut answer = Output::new();
                 let after = self.session.answer(name, args, &*self.running, &mut answer);
-                if answer.len() > OWN_BYTES && !self.has_memory(answer.len()) {
-                    return self.no_memory(answer.len());
+                let behind = !self.places.is_empty();
+                if answer.len() > OWN_BYTES && !self.has_memory(answer.len(), behind) {
+                    return self.no_memory(answer.len(), behind);
                 }
                 self.places.tail(&mut self.output).append(&mut answer);
                 after

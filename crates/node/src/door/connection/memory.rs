@@ -29,7 +29,7 @@ impl Connection {
         }
         executor.part.set(executor.held);
         if !executor.starved && !executor.closing && executor.part.is_refused() {
-            executor.no_memory(0);
+            executor.no_memory(0, false);
             executor.closing = true;
         }
         false
@@ -50,14 +50,14 @@ impl Executor {
     /// The bytes that the next batch to other nodes may ask for, and those of them for which it has taken memory. The error is
     /// true if it has waited for memory long enough, and is to be refused.
     pub(super) fn answer_room(&mut self, bytes: usize) -> Result<(usize, usize), bool> {
-        if self.output.len() >= OUTPUT_BYTES_MAX {
-            return Err(false);
-        }
         let held = self.held_bytes();
         // It has nothing that it could give back before.
         let holds_up = self.output.is_empty() && self.places.charged_bytes() > 0;
         if !holds_up {
             self.part.overdraws_no_more();
+        }
+        if self.output.len() >= OUTPUT_BYTES_MAX {
+            return Err(false);
         }
         let needs = self.remote.needs_bytes();
         let has_memory = match holds_up {
@@ -66,16 +66,17 @@ impl Executor {
         };
         // Small values go on while the memory for requests is taken, and of large ones it shows how large they are.
         let mut room = has_memory.then_some((bytes.max(OWN_BYTES), bytes));
-        let least = needs.clamp(OWN_BYTES, SMALL_BYTES);
+        let least = needs.max(self.remote.likely_bytes());
+        let least = least.clamp(OWN_BYTES, SMALL_BYTES);
         if needs <= SMALL_BYTES && room.is_none_or(|(_, taken)| taken < SMALL_BYTES) {
             let small = [SMALL_BYTES, least].into_iter();
             let mut small = small.filter(|small| self.part.try_set(held + small));
             room = small.next().map(|small| (small, small)).or(room);
         }
         if room.is_none() && needs <= SMALL_BYTES {
-            let has_own = held <= OWN_BYTES && needs <= OWN_BYTES;
-            let may = has_own || holds_up && self.part.may_overdraw();
-            room = may.then_some((least, 0));
+            let own = (held <= OWN_BYTES && needs <= OWN_BYTES).then_some((OWN_BYTES, 0));
+            let overdraws = || (holds_up && self.part.may_overdraw()).then_some((least, 0));
+            room = own.or_else(overdraws);
         }
         if let Some(room) = room {
             if std::mem::take(&mut self.needs_memory) {
@@ -110,8 +111,9 @@ impl Executor {
         out.failure(ErrorCode::Busy, &text);
     }
 
+    /// True if it goes on with more memory. What is behind an answer that is still to come waits for that one first.
     pub(super) fn waits_for_memory(&self) -> bool {
-        self.starved || self.held_back || self.unread
+        self.held_back || self.places.is_empty() && (self.starved || self.unread)
     }
 
     pub(super) fn held_bytes(&self) -> usize {
@@ -119,10 +121,10 @@ impl Executor {
         places + self.output.held_bytes() + self.remote.under_way_bytes()
     }
 
-    /// A value is to be answered: true if there is memory for it.
-    pub(super) fn has_memory(&mut self, values: usize) -> bool {
+    /// Values are to be answered, `behind` an answer that is still to come or not: true if there is memory for them.
+    pub(super) fn has_memory(&mut self, values: usize, behind: bool) -> bool {
         let held = (self.held + self.output.held_bytes()).max(self.held_bytes());
-        self.part.try_set(held + values)
+        self.part.try_set_answers(held + values, behind)
     }
 
     /// True if there is memory for more answers: they are written at the end of the turn, and until then whole pipelines of them
@@ -132,22 +134,24 @@ impl Executor {
         if answers <= OWN_BYTES || self.held + answers <= self.part.bytes_max() {
             return true;
         }
-        self.has_memory(ANSWERS_STEP_BYTES)
+        self.has_memory(ANSWERS_STEP_BYTES, !self.places.is_empty())
     }
 
     /// True if the command that waits for room still has none: it is not tried in vain, for that copies values.
     pub(super) fn still_starved(&mut self) -> bool {
+        let behind = !self.places.is_empty();
         self.starved = self.starved
             && !self.closing
-            && !self.has_memory(self.needs)
-            && !self.part.is_refused();
+            && !self.has_memory(self.needs, behind || self.needs_behind)
+            && (behind || !self.part.is_refused());
         self.starved
     }
 
-    /// A command found no memory for so many bytes of its values: it waits, and is refused in the end.
-    pub(super) fn no_memory(&mut self, needs: usize) {
-        if !self.part.is_refused() {
-            (self.starved, self.needs) = (true, needs);
+    /// A command found no memory for so many bytes of its values: it waits, and is refused in the end. Its time begins when nothing is
+    /// left before it.
+    pub(super) fn no_memory(&mut self, needs: usize, behind: bool) {
+        if !self.places.is_empty() || !self.part.is_refused() {
+            (self.starved, self.needs, self.needs_behind) = (true, needs, behind);
             self.commands = self.commands.saturating_sub(1);
             return;
         }

@@ -1,9 +1,11 @@
 //! The operations that wait, those that set out, and how many, without a node.
 
 use bytes::BytesMut;
-use staves_model::Time;
+use staves_model::{ClientId, Time};
 use staves_wire::cache::Op;
 
+use super::super::completions::RemoteResult;
+use super::batch::{ReplyPlace, back};
 use super::*;
 
 fn answers(results: Vec<RemoteResult>) -> RemoteAnswers {
@@ -77,6 +79,55 @@ fn a_batch_asks_for_what_is_expected_to_fit() {
     assert_eq!(answers_of(10), BATCH_OPS_MAX);
     assert_eq!(answers_of(8 << 20), BATCH_OPS_MAX);
     assert_eq!(answers_of(8 << 20), 1);
+}
+
+/// Regression: with memory for one value, reads set out to two nodes, each of which was asked for half of it, and gave none; so it
+/// went on until their deadline.
+#[test]
+fn as_many_set_out_as_their_bytes_suffice_for_at_any_nodes() {
+    let mut remote = RemoteOps::default();
+    (0..8).for_each(|place| remote.push(place, 0, wanted(3)));
+    let mut batch = next_batch(&mut remote, &BTreeSet::new());
+    let left = batch.split_off(1);
+    let value = Answer::Value(vec![0; 3000].into());
+    let outcome = RemoteAnswers {
+        results: vec![back((0, 0, 3), value)],
+        left,
+        ..RemoteAnswers::default()
+    };
+    remote.back(outcome, |_, _, _| {});
+    remote.push(8, 0, wanted(3));
+    let fitting = |remote: &RemoteOps, bytes| {
+        let (mut places, _) = remote.next_batch(&BTreeSet::new());
+        remote.fit(&mut places, bytes);
+        places.len()
+    };
+    remote.expected_bytes = ANSWER_BYTES_MIN;
+    assert_eq!(fitting(&remote, 4096), 1);
+    assert_eq!(fitting(&remote, 7000), 2);
+    assert_eq!(fitting(&remote, 1 << 20), 8);
+    // A value of which it is known that it was too large goes alone, whatever there is.
+    let outcome = RemoteAnswers {
+        needs_bytes: 60_000,
+        ..RemoteAnswers::default()
+    };
+    remote.back(outcome, |_, _, _| {});
+    assert_eq!(fitting(&remote, 4096), 1);
+    assert_eq!(fitting(&remote, 60_000), 1);
+    // Writes are answered by nothing that needs memory.
+    let mut remote = RemoteOps {
+        largest_bytes: 3000,
+        expected_bytes: ANSWER_BYTES_MIN,
+        ..RemoteOps::default()
+    };
+    for place in 0..4 {
+        let mut op = wanted(3);
+        op.op.is_write = place != 2;
+        remote.push(place, 0, op);
+    }
+    assert_eq!(fitting(&remote, 1), 4);
+    remote.push(4, 0, wanted(3));
+    assert_eq!(fitting(&remote, 1), 4);
 }
 
 /// Regression: the short answers to writes were taken for those of the reads behind them, and 200 MiB were asked for at once.

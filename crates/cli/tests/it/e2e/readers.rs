@@ -1,0 +1,52 @@
+//! Clients that take all that they ask for, and ask for more together than a node has memory for: all are answered.
+
+use super::floods::{Client, set};
+use super::*;
+
+const CLIENTS: usize = 150;
+const KEYS: usize = 50;
+const ROUNDS: usize = 4;
+
+/// A hundred and fifty clients write this command four times, and take so many answers to each before the next: the values among them.
+fn values_given(node: &Node, commands: &str, answers: usize, bytes: usize) -> usize {
+    std::thread::scope(|scope| {
+        let reads = || {
+            let mut client = Client::at(node);
+            let mut given = 0;
+            for _ in 0..ROUNDS {
+                client.say(commands.as_bytes());
+                given += (0..answers).map(|_| client.values(bytes)).sum::<usize>();
+            }
+            given
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(reads)).collect();
+        let given = clients.into_iter().map(|c| c.join().expect("a client"));
+        given.sum()
+    })
+}
+
+/// Through a node that gets some of the values from others. Regression: all connections held answers that lay behind one which another
+/// node was to give, none had memory for that one, and reads stood still until they were refused.
+#[test]
+fn clients_that_ask_for_more_than_the_memory_are_all_answered() {
+    let cluster = Cluster::start_with(3, &["--in-flight-bytes-max", "4MiB"]);
+    let node = &cluster.nodes[0];
+    for (bytes, in_one_write) in [(3_000, 100), (60_000, 4)] {
+        let mut client = Client::at(node);
+        for i in 0..KEYS {
+            client.say(&set(&format!("key{i:02}"), bytes));
+            assert_eq!(client.line(), "+OK");
+        }
+        let key = |i: usize| format!("$5\r\nkey{:02}\r\n", i % KEYS);
+        let gets: String = (0..in_one_write)
+            .map(|i| format!("*2\r\n$3\r\nGET\r\n{}", key(i * 7)))
+            .collect();
+        let all = CLIENTS * ROUNDS * in_one_write;
+        let given = values_given(node, &gets, in_one_write, bytes);
+        assert_eq!(given, all, "GETs of {bytes} bytes");
+        let keys: String = (0..in_one_write).map(|i| key(i * 3)).collect();
+        let mget = format!("*{}\r\n$4\r\nMGET\r\n{keys}", in_one_write + 1);
+        let given = values_given(node, &mget, 1, bytes);
+        assert_eq!(given, all, "MGETs of {bytes} bytes");
+    }
+}
