@@ -72,7 +72,7 @@ pub enum NetError {
         sign: Option<Sign>,
     },
     /// The answer took too long. The request may or may not have been done.
-    #[error("{addr} did not answer {what} within {waited_ms} ms")]
+    #[error("{addr} did not answer a {what} request within {waited_ms} ms")]
     Deadline {
         /// The address.
         addr: String,
