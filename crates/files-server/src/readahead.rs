@@ -42,6 +42,12 @@ const READERS_MAX: usize = 8;
 /// The parts that a reader must read in order before the rest of a block is fetched for it: 128 KiB. A reader of 64 KiB that jumps
 /// (tools that fetch regions of a genome do) is not charged for parts that it will not read.
 const RUN_MIN: u32 = (128 << 10) / PART_BYTES as u32;
+/// The separate places of a block that must have been read before its rest is fetched for a reader who jumps, by no more than
+/// [`JUMP_MAX`]: an index that is mapped and read by page faults is wanted whole in the end, and costs a round trip for each 16 KiB
+/// otherwise.
+const RUNS_MIN: u32 = 3;
+/// A page fault asks for 16 KiB, in whole parts for no more than this. Who asks for more gets what it asks for.
+const JUMP_MAX: u64 = 32 << 10;
 /// A readahead that waited so long is dropped.
 const AGE_MAX: Duration = Duration::from_secs(2);
 /// The bound on a source's answer for a readahead.
@@ -269,7 +275,7 @@ async fn fetch(files: &Files, pool: &FilesPool, wanted: ReadaheadRequest) {
 }
 
 /// The block of the read's end, if it has a rest and its reader seems to go on: [`RUN_MIN`] parts up to there
-/// are in memory or were asked for just now.
+/// are in memory or were asked for just now; or if it jumps and readers have been at [`RUNS_MIN`] places of the block.
 pub(super) fn goes_on(
     pool: &FilesPool,
     file: FileId,
@@ -286,10 +292,17 @@ pub(super) fn goes_on(
             .fold(0, |all, (_, parts)| all | parts)
     };
     let before = block.checked_sub(1).map_or(0, |b| there(b) | own(b));
-    let run = run_up_to(before, there(block) | own(block), asked);
+    let parts = there(block) | own(block);
+    let run = run_up_to(before, parts, asked);
     let left = size - u64::from(block) * BLOCK_BYTES as u64;
     let whole = there(block) == all_parts(left.min(BLOCK_BYTES as u64));
-    (run >= RUN_MIN && !whole).then_some(block)
+    let wanted = run >= RUN_MIN || len <= JUMP_MAX && runs_in(parts) >= RUNS_MIN;
+    (wanted && !whole).then_some(block)
+}
+
+/// The number of stretches without a gap among these parts.
+fn runs_in(parts: u32) -> u32 {
+    (parts & !(parts << 1)).count_ones()
 }
 
 /// The number of parts without a gap that end with `last`, one part of a block, given those that are there of it and of the block before.
@@ -357,6 +370,47 @@ mod tests {
             4,
             "what lies behind counts for nothing"
         );
+    }
+
+    #[test]
+    fn places_of_a_block_are_counted_once() {
+        assert_eq!(runs_in(0), 0);
+        assert_eq!(runs_in(u32::MAX), 1);
+        assert_eq!(runs_in(0b1), 1);
+        assert_eq!(runs_in(0b1011_0001 | 1 << 31), 4);
+    }
+
+    /// A reader of an index jumps about in it, 16 KiB at a time, until it has read all of it. Regression: each jump took a round trip to
+    /// the source, 2,048 for 32 MiB.
+    #[test]
+    fn who_reads_all_of_a_file_here_and_there_gets_the_rest_of_its_blocks() {
+        const STEP: u64 = 16 << 10;
+        let (blocks, steps) = (128, 128 * BLOCK / STEP);
+        let mut budget = ReadaheadBudget::default();
+        let mut there = vec![0u32; blocks];
+        let (mut asked, mut fetched, mut misses) = (0, 0, 0);
+        for step in 0..steps {
+            let from = step * (step + 1) / 2 % steps * STEP; // each once
+            let (block, parts) = parts_of(from, STEP).next().unwrap();
+            asked += STEP;
+            if there[block as usize] & parts == parts {
+                budget.read(block, parts, STEP);
+                continue;
+            }
+            misses += 1;
+            fetched += STEP;
+            budget.missed(STEP, STEP);
+            let have = &mut there[block as usize];
+            *have |= parts;
+            let rest = u64::from((!*have).count_ones()) * PART;
+            if runs_in(*have) >= RUNS_MIN && budget.take(rest) {
+                fetched += rest;
+                budget.fetched_ahead(block, !*have);
+                *have = u32::MAX;
+            }
+            assert!(fetched <= asked * AMPLIFICATION);
+        }
+        assert!(misses < 700, "{misses} of {steps} were misses");
     }
 
     /// A reader goes through a file by 8 KiB; all but a few of its blocks come whole, and no more is fetched than
