@@ -1,11 +1,12 @@
 //! Elections beside load: voters with the real [`ElectionTimer`], whose processes are held up for longer than the election
-//! time-outs allow, then calm, then the death of the leader.
+//! time-outs allow, then calm, then the death of the leader. And elections where voters are cut off from the others, one after another.
 //!
 //! Raft itself is a sketch here: terms, votes and heartbeats, as far as they decide how often leaders change.
 
 use staves_model::mutant::{Mutant, plant};
-use staves_model::{ElectionTimer, ElectionTimes, ElectionView, Time};
+use staves_model::{ElectionTimer, ElectionTimes, ElectionView, NodeId, Time, may_win};
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::rng::Rng;
@@ -21,14 +22,20 @@ const TIMES: ElectionTimes = ElectionTimes {
 };
 /// The length of the load; in its second half new terms must be rare.
 const LOAD: u64 = 120_000;
-/// The calm that takes every back-off away.
-const CALM: u64 = 70_000;
+/// The calm before the leader dies.
+const CALM: u64 = 5_000;
 /// In the second half of the load elections are so far apart on average, at least.
-const TERM_MIN: u64 = 1500;
-/// Longest time without a leader that works: a few of the longest back-offs, as hold-ups spoil elections too.
-const GAP_MAX: u64 = 20_000;
+const TERM_MIN: u64 = 2000;
+/// Longest time without a leader that works: hold-ups spoil elections too.
+const GAP_MAX: u64 = 3000;
 /// Longest time without a leader after a death in calm: two time-outs, as votes may be split once.
 const CALM_GAP_MAX: u64 = 1300;
+/// Cuts, each of one voter, their length, and the time between two.
+const CUTS: u64 = 16;
+const CUT: u64 = 3500;
+const WHOLE: u64 = 1500;
+/// Longest time without a leader while one voter is cut off: as after a death in calm.
+const CUT_GAP_MAX: u64 = 1300;
 
 struct Voter {
     term: u64,
@@ -37,6 +44,8 @@ struct Voter {
     /// The time at which it last voted for another.
     granted: u64,
     held_until: u64,
+    /// Neither sends nor receives.
+    cut_off: bool,
     leads: bool,
     timer: ElectionTimer,
 }
@@ -53,15 +62,39 @@ struct Voters {
 /// Runs one seed; the violations.
 pub fn run(seed: u64, mutant: Option<Mutant>) -> Vec<String> {
     plant(mutant);
-    let mut rng = Rng::new(seed);
-    let count = rng.pick(&[3, 5]);
-    let mut w = Voters {
-        now: 0,
-        voters: (0..count).map(|_| Voter::new(&mut rng)).collect(),
-        rng,
-        led: 0,
-        elections: 0,
-    };
+    let mut bad = beside_load(seed);
+    bad.extend(beside_cuts(seed));
+    plant(None);
+    bad
+}
+
+/// A voter is cut off again and again, every other time the leader.
+fn beside_cuts(seed: u64) -> Vec<String> {
+    let mut w = Voters::new(seed);
+    let mut bad = Vec::new();
+    w.run_until(2 * WHOLE, false);
+    for cut in 0..CUTS {
+        let leads = (0..w.voters.len()).filter(|at| w.voters[*at].leads);
+        let newest = leads.max_by_key(|at| w.voters[*at].term);
+        let other = w.rng.below(w.voters.len() as u64) as usize;
+        let victim = newest.filter(|_| cut % 2 == 1).unwrap_or(other);
+        let (led, elections) = (w.voters[victim].leads, w.elections);
+        w.voters[victim].cut_off = true;
+        let mut gap = w.run_until(w.now + CUT, false);
+        w.voters[victim].cut_off = false;
+        gap = gap.max(w.run_until(w.now + WHOLE, false));
+        if gap > CUT_GAP_MAX {
+            bad.push(format!("no leader for {gap} ms around cut {cut}"));
+        }
+        if !led && w.elections > elections {
+            bad.push(format!("cut {cut} deposed a leader that it did not touch"));
+        }
+    }
+    bad
+}
+
+fn beside_load(seed: u64) -> Vec<String> {
+    let mut w = Voters::new(seed);
     let mut bad = Vec::new();
     let mut longest = w.run_until(LOAD / 2, true);
     let before = w.elections;
@@ -86,24 +119,51 @@ pub fn run(seed: u64, mutant: Option<Mutant>) -> Vec<String> {
     if gap > CALM_GAP_MAX {
         bad.push(format!("no leader for {gap} ms after a death in calm"));
     }
-    plant(None);
     bad
 }
 
 impl Voter {
+    fn view(&self) -> ElectionView {
+        ElectionView {
+            term: self.term,
+            leader_heard: Time::from_millis(self.heard),
+            vote_granted: Time::from_millis(self.granted),
+            alone: false,
+        }
+    }
+
     fn new(rng: &mut Rng) -> Voter {
         Voter {
             term: 1,
             heard: 0,
             granted: 0,
             held_until: 0,
+            cut_off: false,
             leads: false,
-            timer: ElectionTimer::new(TIMES, Time::ZERO, 1, rng.below(1000)),
+            timer: ElectionTimer::new(TIMES, Time::ZERO, rng.below(1000)),
         }
     }
 }
 
 impl Voters {
+    fn new(seed: u64) -> Voters {
+        let mut rng = Rng::new(seed);
+        let count = rng.pick(&[3, 5]);
+        Voters {
+            now: 0,
+            voters: (0..count).map(|_| Voter::new(&mut rng)).collect(),
+            rng,
+            led: 0,
+            elections: 0,
+        }
+    }
+
+    /// True if `from` reaches `to`, which is not held up.
+    fn reaches(&self, from: usize, to: usize) -> bool {
+        let cut = from != to && (self.voters[from].cut_off || self.voters[to].cut_off);
+        !cut && self.voters[to].held_until <= self.now
+    }
+
     /// Runs on, with hold-ups or without; the longest time without a leader.
     fn run_until(&mut self, end: u64, load: bool) -> u64 {
         let mut longest = 0;
@@ -134,46 +194,48 @@ impl Voters {
     fn act(&mut self, at: usize) {
         let (now, draw) = (Time::from_millis(self.now), self.rng.below(1000));
         let voter = &mut self.voters[at];
-        let view = ElectionView {
-            term: voter.term,
-            leader_heard: Time::from_millis(voter.heard),
-            vote_granted: Time::from_millis(voter.granted),
-            log_is_behind: false,
-            alone: false,
-        };
+        let view = voter.view();
         if voter.leads {
             if self.now.is_multiple_of(HEARTBEAT) {
                 self.send_heartbeat(at);
             }
             return;
         }
-        if voter.timer.stands(now, &view, draw) {
+        if voter.timer.stands(now, &view, draw) && self.may_win(at) {
             self.stand(at);
         }
     }
 
     fn send_heartbeat(&mut self, at: usize) {
         let (now, term) = (self.now, self.voters[at].term);
-        if self
-            .voters
-            .iter()
-            .any(|v| v.term > term && v.held_until <= now)
-        {
+        let reached = (0..self.voters.len()).filter(|to| self.reaches(at, *to));
+        let reached: Vec<usize> = reached.collect();
+        if reached.iter().any(|to| self.voters[*to].term > term) {
             self.voters[at].leads = false;
             self.voters[at].heard = now;
             return;
         }
-        let mut reached = 0;
-        for v in self.voters.iter_mut().filter(|v| v.held_until <= now) {
+        for to in &reached {
+            let v = &mut self.voters[*to];
             (v.term, v.heard) = (term, now);
-            reached += 1;
+            v.leads &= *to == at;
         }
-        for (other, v) in self.voters.iter_mut().enumerate() {
-            v.leads &= other == at || v.held_until > now;
-        }
-        if reached * 2 > self.voters.len() {
+        if reached.len() * 2 > self.voters.len() {
             self.led = now;
         }
+    }
+
+    /// The pre-votes, as the program asks for them.
+    fn may_win(&self, at: usize) -> bool {
+        let id = |at: usize| NodeId(at as u64);
+        let voters: BTreeSet<NodeId> = (0..self.voters.len()).map(id).collect();
+        let now = Time::from_millis(self.now);
+        let would = |to: &usize| {
+            let v = &self.voters[*to];
+            self.reaches(at, *to) && !v.leads && v.view().would_vote(now, &TIMES, true)
+        };
+        let votes = (0..self.voters.len()).filter(|to| *to == at || would(to));
+        may_win([&voters], &votes.map(id).collect())
     }
 
     fn stand(&mut self, at: usize) {
@@ -181,10 +243,12 @@ impl Voters {
         let term = self.voters[at].term + 1;
         self.elections += 1;
         let mut votes = 0;
-        for (other, v) in self.voters.iter_mut().enumerate() {
+        for other in 0..self.voters.len() {
+            let reached = self.reaches(at, other);
+            let v = &mut self.voters[other];
             // Who has just heard a leader follows that one.
             let free = other == at || now - v.heard >= TIMES.vote_lease().as_millis() as u64;
-            if v.held_until <= now && v.term < term && free {
+            if reached && v.term < term && free {
                 v.term = term;
                 v.leads = false;
                 votes += 1;

@@ -13,6 +13,7 @@ use staves_model::{ClusterId, Incarnation, NodeId, NodeState, Sign, StopReply};
 use tokio::runtime::Handle;
 
 use crate::directory::{Core, Inner};
+use crate::elections;
 use crate::error::DirectoryError;
 use crate::message::{
     Envelope, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse, encode, open_envelope,
@@ -281,6 +282,9 @@ impl Inner {
                     PeerResponse::Vote(answer)
                 }
                 Err(e) => PeerResponse::Failed(e.to_string()),
+            },
+            PeerRequest::PreVote { last_log } => PeerResponse::PreVote {
+                granted: elections::would_vote(&self, core, last_log),
             },
             PeerRequest::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
                 Ok(answer) => PeerResponse::Snapshot(answer),

@@ -4,16 +4,22 @@
 //! a leader would order nothing where a round trip takes longer than a heartbeat's period, as on a machine that is starved of
 //! processor time; so they are off, and answers are waited for as long as openraft allows ([`ElectionTimes::vote_lease`]).
 //!
+//! openraft has no pre-vote either, and needs one: its voters do not take up the term of a candidate whose log is shorter, so that
+//! a candidacy of one that could win fails against that term. The others are asked here before a candidacy, the same way as for votes.
+//!
 //! A leader that leaves asks its heir to stand at once (`leadership_transfer`), whatever the heir's timer says.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rand::Rng;
-use staves_model::{ElectionTimer, ElectionTimes, ElectionView, Time};
+use staves_model::{ElectionTimer, ElectionTimes, ElectionView, Time, may_win};
+use tokio::task::JoinSet;
 
 use crate::directory::{Core, Inner};
+use crate::types::LogId;
 
 /// Time between two looks at the timers.
 const LOOK: Duration = Duration::from_millis(25);
@@ -22,8 +28,10 @@ const LOOK: Duration = Duration::from_millis(25);
 pub(crate) async fn run(inner: Arc<Inner>, times: ElectionTimes, heartbeat: Duration) {
     let Some(core) = inner.core.get() else { return };
     let draw = || rand::rng().random_range(0..1000);
-    let mut timer = ElectionTimer::new(times, inner.now(), view(&inner, core).term, draw());
+    let mut timer = ElectionTimer::new(times, inner.now(), draw());
     let mut beat = Time::ZERO;
+    // They end with this.
+    let mut candidacies = JoinSet::new();
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -31,24 +39,75 @@ pub(crate) async fn run(inner: Arc<Inner>, times: ElectionTimes, heartbeat: Dura
         let now = inner.now();
         let state = core.raft.metrics().borrow().state;
         // A node that does nothing any more must not lead.
-        let told = if inner.hangs() {
+        if inner.hangs() {
             continue;
-        } else if state.is_leader() {
+        }
+        if state.is_leader() {
             if now < beat + heartbeat {
                 continue;
             }
             beat = now;
-            core.raft.trigger().heartbeat().await
-        } else if timer.stands(now, &view(&inner, core), draw()) {
-            core.network.log_is_behind.store(false, Ordering::Relaxed);
-            core.raft.trigger().elect().await // without effect if this node does not vote
+            if core.raft.trigger().heartbeat().await.is_err() {
+                return;
+            }
         } else {
-            Ok(())
-        };
-        if told.is_err() || core.raft.metrics().has_changed().is_err() {
+            let seen = view(&inner, core);
+            if timer.stands(now, &seen, draw()) {
+                while candidacies.try_join_next().is_some() {}
+                candidacies.spawn(stand(inner.clone(), seen));
+            }
+        }
+        if core.raft.metrics().has_changed().is_err() {
             return;
         }
     }
+}
+
+/// Stands for election if a majority would vote for this node, and no leader and no other candidate came up while it was asked.
+async fn stand(inner: Arc<Inner>, seen: ElectionView) {
+    let Some(core) = inner.core.get() else { return };
+    if may_be_elected(&inner, core).await && view(&inner, core) == seen {
+        // Raft may have ended: the driver sees it too.
+        let _ = core.raft.trigger().elect().await;
+    }
+}
+
+/// Asks the voters for their pre-votes, until they are a majority. False if they are not, or this node is no voter.
+async fn may_be_elected(inner: &Inner, core: &Core) -> bool {
+    let membership = core.raft.metrics().borrow().membership_config.clone();
+    let membership = membership.membership();
+    let sets = membership.get_joint_config();
+    if !sets.iter().any(|set| set.contains(&core.me)) {
+        return false;
+    }
+    let last_log = inner.store.last_log();
+    let patience = inner.options.times.election.vote_lease();
+    let mut answers = JoinSet::new();
+    for (voter, node) in membership.nodes() {
+        if *voter != core.me && sets.iter().any(|set| set.contains(voter)) {
+            let (voter, link) = (*voter, core.network.link(*voter, node));
+            answers.spawn(async move {
+                let would = link.pre_vote(last_log, patience).await;
+                would.then_some(voter)
+            });
+        }
+    }
+    let mut votes = BTreeSet::from([core.me]);
+    while !may_win(sets, &votes) {
+        match answers.join_next().await {
+            Some(answer) => votes.extend(answer.ok().flatten()),
+            None => return false,
+        }
+    }
+    true
+}
+
+/// The pre-vote of this node for a candidate whose log ends there. A leader gives none.
+pub(crate) fn would_vote(inner: &Inner, core: &Core, last_log: Option<LogId>) -> bool {
+    let leads = core.raft.metrics().borrow().state.is_leader() && !inner.hangs();
+    let has_all = last_log >= inner.store.last_log();
+    let times = &inner.options.times.election;
+    !leads && view(inner, core).would_vote(inner.now(), times, has_all)
 }
 
 fn view(inner: &Inner, core: &Core) -> ElectionView {
@@ -59,7 +118,6 @@ fn view(inner: &Inner, core: &Core) -> ElectionView {
         term: metrics.current_term,
         leader_heard: Time(inner.leader_heard.load(Ordering::Relaxed)),
         vote_granted: Time(inner.vote_granted.load(Ordering::Relaxed)),
-        log_is_behind: core.network.log_is_behind.load(Ordering::Relaxed),
         alone: voters == [core.me],
     }
 }

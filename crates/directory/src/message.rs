@@ -14,7 +14,7 @@ use staves_model::{
 };
 use tokio::sync::oneshot;
 
-use crate::types::{Applied, Proposal, Types};
+use crate::types::{Applied, LogId, Proposal, Types};
 
 /// The version of this file's messages; raised with any change to them. What each brought:
 ///
@@ -29,7 +29,8 @@ use crate::types::{Applied, Proposal, Types};
 /// 8. Parts of a region are loaded and written, not all of it: the map and its changes say which.
 /// 9. The calls of many groups are one request and one change.
 /// 10. A call that asks for a step carries that step.
-pub const VERSION: u8 = 10;
+/// 11. A voter asks the others for their votes before it stands.
+pub const VERSION: u8 = 11;
 
 /// Most calls of one request.
 pub const CALLS_MAX: usize = 256;
@@ -78,6 +79,10 @@ pub(crate) enum PeerRequest {
         addr: String,
         envelope: Vec<u8>,
         budget_ms: u32,
+    },
+    /// Asks for a pre-vote; the sender's log ends there.
+    PreVote {
+        last_log: Option<LogId>,
     },
 }
 
@@ -247,6 +252,10 @@ pub(crate) enum PeerResponse {
     },
     /// The receiver could not: it starts, stops, or its store failed.
     Failed(String),
+    /// Granted if the receiver would vote for the sender now.
+    PreVote {
+        granted: bool,
+    },
 }
 
 pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {

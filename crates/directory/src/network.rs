@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -23,7 +22,7 @@ use tokio::task::JoinSet;
 
 use crate::message::{Envelope, PeerRequest, PeerResponse, VERSION, decode, encode};
 use crate::transport::{Transport, TransportError};
-use crate::types::Types;
+use crate::types::{LogId, Types};
 
 /// The time for which an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
 const BACKOFF: Duration = Duration::from_millis(100);
@@ -52,8 +51,6 @@ pub(crate) struct Network {
     pub seen_at: SeenAt,
     pub cluster: ClusterId,
     pub me: NodeId,
-    /// A voter refused this node's candidacy, and its log is longer than this node's.
-    pub log_is_behind: Arc<AtomicBool>,
     /// Nodes that did not answer this one's last pings.
     pub unreachable: Arc<Mutex<BTreeSet<NodeId>>>,
 }
@@ -165,6 +162,18 @@ impl Network {
         })
     }
 
+    /// A new connection to one node.
+    pub fn link(&self, target: NodeId, node: &BasicNode) -> RaftLink {
+        RaftLink {
+            network: self.clone(),
+            target,
+            addr: node.addr.clone(),
+            asked: false,
+            detour: None,
+            turn: 0,
+        }
+    }
+
     fn relay(&self, turn: usize, to: NodeId) -> Option<(NodeId, String)> {
         let (map, unreachable) = (self.map.borrow().clone(), self.unreachable.lock().clone());
         let reached = |n: &&Node| {
@@ -183,14 +192,7 @@ impl RaftNetworkFactory<Types> for Network {
     type Network = RaftLink;
 
     async fn new_client(&mut self, target: NodeId, node: &BasicNode) -> RaftLink {
-        RaftLink {
-            network: self.clone(),
-            target,
-            addr: node.addr.clone(),
-            asked: false,
-            detour: None,
-            turn: 0,
-        }
+        self.link(target, node)
     }
 }
 
@@ -241,6 +243,14 @@ impl RaftLink {
             // It did not take long: a rest before the next.
             Err(e) => Err(Unreachable::new(&e).into()),
         }
+    }
+
+    /// Asks for the node's pre-vote; this node's log ends there.
+    pub async fn pre_vote(mut self, last_log: Option<LogId>, deadline: Duration) -> bool {
+        let addr = self.network.address(self.target, &self.addr);
+        let ask = PeerRequest::PreVote { last_log };
+        let answer = self.any_way(&addr, ask, deadline).await;
+        matches!(answer, Ok(PeerResponse::PreVote { granted: true }))
     }
 
     /// Sends straight, or through the node that last passed something on; and, while no answer comes, other ways as well:
@@ -366,14 +376,8 @@ impl RaftNetwork<Types> for RaftLink {
         rpc: VoteRequest<NodeId>,
         option: RPCOption,
     ) -> Result<VoteResponse<NodeId>, Failed<RaftError<NodeId>>> {
-        let mine = rpc.last_log_id;
         match self.call(PeerRequest::Vote(rpc), option).await? {
-            PeerResponse::Vote(answer) => {
-                if !answer.vote_granted && answer.last_log_id > mine {
-                    self.network.log_is_behind.store(true, Ordering::Relaxed);
-                }
-                Ok(answer)
-            }
+            PeerResponse::Vote(answer) => Ok(answer),
             _ => Err(self.unexpected()),
         }
     }

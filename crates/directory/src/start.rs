@@ -276,7 +276,6 @@ impl Inner {
             seen_at: self.seen_at.clone(),
             cluster,
             me,
-            log_is_behind: Arc::default(),
             unreachable: self.unreachable.clone(),
         }
     }

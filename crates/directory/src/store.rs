@@ -91,6 +91,13 @@ struct StoreState {
     snapshot: Option<StoredSnapshot>,
 }
 
+impl StoreState {
+    fn last_log(&self) -> Option<LogId> {
+        let last = self.entries.last_key_value();
+        last.map(|(_, held)| held.entry.log_id).or(self.purged)
+    }
+}
+
 /// Handle to a node's directory state; clones share it.
 #[derive(Clone)]
 pub(crate) struct Store {
@@ -131,6 +138,11 @@ impl Store {
         self.put("identity", encode(&identity)?).await?;
         self.memory.lock().identity = Some(identity);
         Ok(())
+    }
+
+    /// The end of the log.
+    pub fn last_log(&self) -> Option<LogId> {
+        self.memory.lock().last_log()
     }
 
     pub fn snapshot(&self) -> Option<StoredSnapshot> {

@@ -1,27 +1,20 @@
 //! The timer of a voter's candidacies in the directory.
 //!
-//! It stands when the leader has been silent for a time that is drawn anew at each try, and, where elections follow each other too
-//! quickly, for longer. Raft's times are chosen for a quick failover. Where every process is held up for longer than they allow (too
-//! many on too few cores, a throttled container), followers depose one leader after the other, none
-//! lives long enough to order anything, and nothing is repaired. So a node counts new terms: the first few
-//! cost nothing, and each further one that follows before the last has lasted doubles the silence of the
-//! leader that this node bears before it stands for election. A term that lasts takes one step back.
+//! It stands when the leader has been silent for a time that is drawn anew at each try. The times are chosen for a quick failover.
+//!
+//! A candidate that cannot win does harm, for it raises the term. Cut off from the others it raises it again and again, and deposes
+//! the leader as soon as it is back; where every process is held up for longer than the times allow (too many on too few cores, a
+//! throttled container), one that was held up itself deposes a leader that all others know. So a voter asks the others first
+//! whether they would vote for it ([`ElectionView::would_vote`]), and stands only if a majority would ([`may_win`]): Raft's pre-vote.
 //!
 //! This decides only about this node's own candidacy: votes, and so safety, are as Raft has them.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::ids::NodeId;
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
-
-/// Terms in quick succession that are nothing unusual: two leaders that die, each with a split vote.
-const FREE: u32 = 4;
-/// The silence that is borne at the first term beyond; it doubles with each further one.
-const FIRST: Duration = Duration::from_millis(300);
-/// Most doublings: 4.8 s.
-const DOUBLINGS_MAX: u32 = 4;
-/// A term that lasted so long takes one step back.
-const LASTED: Duration = Duration::from_secs(6);
 
 /// Longer than this between two looks this node stood still itself: the leader's word may lie unread.
 const HELD: Duration = Duration::from_millis(150);
@@ -51,10 +44,26 @@ pub struct ElectionView {
     pub leader_heard: Time,
     /// The time at which this node last gave its vote to another.
     pub vote_granted: Time,
-    /// True if a voter refused this node's candidacy because its log is longer.
-    pub log_is_behind: bool,
     /// True if no other node votes.
     pub alone: bool,
+}
+
+impl ElectionView {
+    /// True if this voter would vote now for a candidate that has all of its log: no leader is there, as far as it knows, nor one on
+    /// whom it has just voted.
+    pub fn would_vote(&self, now: Time, times: &ElectionTimes, has_all: bool) -> bool {
+        let newest = self.leader_heard.max(self.vote_granted);
+        has_all && now.since(newest) >= times.vote_lease()
+    }
+}
+
+/// True if these would be enough votes: a majority of each set of voters.
+pub fn may_win<'a>(
+    sets: impl IntoIterator<Item = &'a BTreeSet<NodeId>>,
+    votes: &BTreeSet<NodeId>,
+) -> bool {
+    let majority = |set: &BTreeSet<NodeId>| set.intersection(votes).count() * 2 > set.len();
+    planted(Mutant::StandsUnasked) || sets.into_iter().all(majority)
 }
 
 /// One voter's timer.
@@ -70,38 +79,24 @@ pub struct ElectionTimer {
     looked: Time,
     /// The time at which this node last stood.
     stood: Option<Time>,
-    term: u64,
-    /// The time when that term was first seen.
-    since: Time,
-    /// The time from which on it is counted how long the term has lasted.
-    counted: Time,
-    level: u32,
-    /// In thousandths: so that not all nodes stand at the same instant.
-    jitter: u64,
 }
 
 impl ElectionTimer {
-    /// Of a voter that starts now, in this term. `draw` is a number below 1000 drawn at random, here and below.
-    pub fn new(times: ElectionTimes, now: Time, term: u64, draw: u64) -> ElectionTimer {
+    /// Of a voter that starts now. `draw` is a number below 1000 drawn at random, here and below.
+    pub fn new(times: ElectionTimes, now: Time, draw: u64) -> ElectionTimer {
         let mut timer = ElectionTimer {
             times,
             patience: times.max,
             begun: now,
             looked: now,
             stood: None,
-            term,
-            since: now,
-            counted: now,
-            level: 0,
-            jitter: 0,
         };
         timer.draw(draw);
         timer
     }
 
-    /// True if this voter is to stand for election now; it counts as having stood then.
+    /// True if this voter is to stand for election now, should a majority wish it; it counts as having stood then.
     pub fn stands(&mut self, now: Time, view: &ElectionView, draw: u64) -> bool {
-        self.see(now, view.term, draw);
         let unseen = now.since(self.looked).saturating_sub(HELD);
         self.looked = now;
         if !unseen.is_zero() {
@@ -109,20 +104,13 @@ impl ElectionTimer {
         }
         // Whoever has a vote has let go of the leader before: only the random part is left to wait.
         let retry = self.patience.saturating_sub(self.times.vote_lease());
-        let behind = if view.log_is_behind {
-            self.times.max
-        } else {
-            Duration::ZERO
-        };
-        let again = self
-            .stood
-            .map_or(Time::ZERO, |stood| stood + retry + behind);
+        let again = self.stood.map_or(Time::ZERO, |stood| stood + retry);
         let silent = view.leader_heard.max(self.begun) + self.patience;
         let due = match view.alone {
             true => again,
             false => silent.max(again).max(view.vote_granted + retry),
         };
-        if now < due || !self.may_stand(now, view.leader_heard) {
+        if now < due {
             return false;
         }
         self.stood = Some(now);
@@ -133,39 +121,6 @@ impl ElectionTimer {
     fn draw(&mut self, draw: u64) {
         let spread = self.times.max.saturating_sub(self.times.min);
         self.patience = self.times.min + spread * draw as u32 / 1000;
-    }
-
-    /// Takes in the newest term that this node has seen.
-    fn see(&mut self, now: Time, term: u64, draw: u64) {
-        let lasted = now.since(self.counted).as_nanos() / LASTED.as_nanos();
-        if term == self.term && lasted == 0 {
-            return;
-        }
-        if !planted(Mutant::BackoffNeverResets) {
-            let steps = u32::try_from(lasted).unwrap_or(u32::MAX);
-            self.level = self.level.saturating_sub(steps);
-        }
-        if term != self.term {
-            let grows = u32::from(!planted(Mutant::BackoffNeverGrows));
-            self.level = (self.level + grows).min(FREE + 1 + DOUBLINGS_MAX);
-            (self.term, self.since, self.jitter) = (term, now, draw / 2);
-        }
-        self.counted = now;
-    }
-
-    /// The least silence of the leader, and the least age of the term, before this node stands.
-    fn min_silence(&self) -> Duration {
-        match self.level.checked_sub(FREE + 1) {
-            None => Duration::ZERO,
-            Some(doublings) => {
-                FIRST * (1 << doublings.min(DOUBLINGS_MAX)) * (1000 + self.jitter as u32) / 1000
-            }
-        }
-    }
-
-    /// True if the back-off allows it, with the leader's last message received at `heard`.
-    fn may_stand(&self, now: Time, heard: Time) -> bool {
-        now.since(self.since.max(heard)) >= self.min_silence()
     }
 }
 
@@ -178,69 +133,8 @@ mod tests {
         max: Duration::from_millis(600),
     };
 
-    fn timer() -> ElectionTimer {
-        ElectionTimer::new(TIMES, at(0), 1, 0)
-    }
-
     fn at(ms: u64) -> Time {
         Time::from_millis(ms)
-    }
-
-    #[test]
-    fn a_few_terms_cost_nothing() {
-        let mut timer = timer();
-        for term in 2..=5 {
-            timer.see(at(term * 600), term, 0);
-            assert!(timer.may_stand(at(term * 600), at(term * 600)));
-        }
-    }
-
-    /// Each follower's time-out is 600 ms, and every leader is held up for 700 ms now and then.
-    #[test]
-    fn leaders_that_follow_each_other_quickly_are_borne_with_longer_and_longer() {
-        let mut timer = timer();
-        let (mut now, mut term, mut silence) = (0, 1, 0);
-        let mut terms_late = 0;
-        while now < 120_000 {
-            now += 50;
-            silence = if now % 1500 < 700 { silence + 50 } else { 0 };
-            let heard = at(now - silence);
-            if silence >= 600 && timer.may_stand(at(now), heard) {
-                term += 1;
-                terms_late += u64::from(now > 30_000);
-            }
-            timer.see(at(now), term, 0);
-        }
-        assert!(term > 5, "it was put to the test");
-        assert!(terms_late <= 90_000 / 6_000, "{terms_late} terms");
-    }
-
-    /// Regression: when a term had lasted and was taken back, the wait began anew, and a cluster whose leader died
-    /// early in its term was without one for up to 9.6 s.
-    #[test]
-    fn a_silent_leader_is_borne_no_longer_than_the_longest_delay() {
-        for died in (0..12_000).step_by(50) {
-            let mut timer = timer();
-            (2..50).for_each(|term| timer.see(at(term), term, 998));
-            let (mut now, longest) = (100, timer.min_silence());
-            while now <= died || !timer.may_stand(at(now), at(died.max(100))) {
-                now += 25;
-                timer.see(at(now), 49, 998);
-            }
-            let silent = at(now).since(at(died.max(100)));
-            assert!(silent <= longest, "{silent:?} after {died} ms");
-        }
-    }
-
-    #[test]
-    fn the_delay_is_bounded_and_passes() {
-        let mut timer = timer();
-        (2..50).for_each(|term| timer.see(at(term * 10), term, 998));
-        assert!(timer.min_silence() <= Duration::from_millis(7_200));
-        assert!(!timer.may_stand(at(1000), at(1000)));
-        assert!(timer.may_stand(at(9000), at(1000)));
-        timer.see(at(60_000), 49, 0);
-        assert_eq!(timer.min_silence(), Duration::ZERO);
     }
 
     fn view(heard: u64) -> ElectionView {
@@ -248,7 +142,6 @@ mod tests {
             term: 1,
             leader_heard: at(heard),
             vote_granted: at(0),
-            log_is_behind: false,
             alone: false,
         }
     }
@@ -263,7 +156,7 @@ mod tests {
     #[test]
     fn a_voter_stands_after_the_silence_that_it_drew() {
         for (draw, silence) in [(0, 450), (500, 525), (999, 600)] {
-            let mut timer = ElectionTimer::new(TIMES, at(9_000), 1, draw);
+            let mut timer = ElectionTimer::new(TIMES, at(9_000), draw);
             assert_eq!(
                 stands_at(&mut timer, 9_000, &view(10_000)),
                 10_000 + silence
@@ -274,7 +167,7 @@ mod tests {
     /// After a candidacy, its own or another's, only the random part is waited for again.
     #[test]
     fn a_candidacy_that_failed_is_repeated_sooner() {
-        let mut timer = ElectionTimer::new(TIMES, at(10_000), 1, 0);
+        let mut timer = ElectionTimer::new(TIMES, at(10_000), 0);
         let stood = stands_at(&mut timer, 10_000, &view(10_000));
         assert_eq!(stands_at(&mut timer, stood + 1, &view(10_000)), stood + 150);
         let granted = ElectionView {
@@ -285,23 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn a_voter_whose_log_is_shorter_leaves_others_the_time_to_stand() {
-        let mut timer = ElectionTimer::new(TIMES, at(10_000), 1, 0);
-        let stood = stands_at(&mut timer, 10_000, &view(10_000));
-        let behind = ElectionView {
-            log_is_behind: true,
-            ..view(10_000)
-        };
-        assert_eq!(stands_at(&mut timer, stood + 1, &behind), stood + 150 + 600);
-    }
-
-    #[test]
     fn who_votes_alone_waits_for_nobody() {
         let alone = ElectionView {
             alone: true,
             ..view(0)
         };
-        let mut timer = ElectionTimer::new(TIMES, at(5_000), 1, 0);
+        let mut timer = ElectionTimer::new(TIMES, at(5_000), 0);
         assert_eq!(stands_at(&mut timer, 5_000, &alone), 5_000);
         // Its vote is being written down.
         assert_eq!(stands_at(&mut timer, 5_001, &alone), 5_150);
@@ -309,14 +191,14 @@ mod tests {
 
     #[test]
     fn who_has_just_begun_may_not_have_heard_yet_of_a_leader() {
-        let mut timer = ElectionTimer::new(TIMES, at(5_000), 1, 0);
+        let mut timer = ElectionTimer::new(TIMES, at(5_000), 0);
         assert_eq!(stands_at(&mut timer, 5_000, &view(0)), 5_450);
     }
 
     /// The leader's words lie unread in the sockets of a process that was stopped: it must not depose the leader when it goes on.
     #[test]
     fn who_stood_still_hears_first() {
-        let mut timer = ElectionTimer::new(TIMES, at(5_000), 1, 0);
+        let mut timer = ElectionTimer::new(TIMES, at(5_000), 0);
         assert!(!timer.stands(at(5_010), &view(5_005), 0));
         assert!(!timer.stands(at(9_000), &view(5_005), 0));
         assert_eq!(stands_at(&mut timer, 9_001, &view(5_005)), 9_000 + 300 - 5);
@@ -325,11 +207,37 @@ mod tests {
     /// If every look is late, somebody must stand all the same.
     #[test]
     fn who_is_always_late_stands_in_the_end() {
-        let mut timer = ElectionTimer::new(TIMES, at(5_000), 1, 0);
+        let mut timer = ElectionTimer::new(TIMES, at(5_000), 0);
         let late = (5_000..65_000).step_by(400);
         let stood = late
             .clone()
             .find(|ms| timer.stands(at(*ms), &view(5_000), 0));
         assert_eq!(stood, Some(6_200), "at the fourth look");
+    }
+
+    /// A voter that was cut off, or whose log is behind, must not depose a leader that others know.
+    #[test]
+    fn a_voter_keeps_to_its_leader_its_vote_and_its_log() {
+        let ready = view(10_000);
+        assert!(!ready.would_vote(at(10_299), &TIMES, true));
+        assert!(ready.would_vote(at(10_300), &TIMES, true));
+        assert!(!ready.would_vote(at(10_300), &TIMES, false));
+        let voted = ElectionView {
+            vote_granted: at(10_200),
+            ..ready
+        };
+        assert!(!voted.would_vote(at(10_300), &TIMES, true));
+    }
+
+    /// While the voters change, majorities of both sets are needed.
+    #[test]
+    fn without_a_majority_of_each_set_nobody_stands() {
+        let set = |ids: &[u64]| ids.iter().map(|id| NodeId(*id)).collect::<BTreeSet<_>>();
+        let (old, new) = (set(&[1, 2, 3]), set(&[3, 4, 5]));
+        assert!(!may_win([&old], &set(&[1])));
+        assert!(may_win([&old], &set(&[1, 3])));
+        assert!(!may_win([&old, &new], &set(&[1, 3, 9])));
+        assert!(may_win([&old, &new], &set(&[1, 3, 4])));
+        assert!(!may_win([&set(&[1, 2])], &set(&[1])), "half is no majority");
     }
 }

@@ -51,7 +51,7 @@ pub use change::{
     Change, GroupStep, NAME_BYTES_MAX, NewEpoch, NewHoldings, NodeFacts, Outcome, Refusal,
 };
 pub use detector::{Detector, DetectorConfig, Evidence, Sign, whom_to_ping};
-pub use election_timer::{ElectionTimer, ElectionTimes, ElectionView};
+pub use election_timer::{ElectionTimer, ElectionTimes, ElectionView, may_win};
 pub use files::{
     DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, PIN_TEXT_BYTES_MAX, PINS_MAX, Pin,
     SOURCE_BYTES_MAX, STRETCH_BLOCKS, bucket_of,

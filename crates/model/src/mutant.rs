@@ -141,11 +141,10 @@ mutants! {
         PermitsForgottenByNewLeader = 706,
         YoungLeaderTrusts = 707,
         PermitUnconfirmed = 708,
-        BackoffNeverResets = 709,
-        BackoffNeverGrows = 710,
         StopJudgedByOneGroup = 711,
         LeasesSoughtFromTheFirstGroup = 712,
         DrainOfStopTakenBackLate = 713,
+        StandsUnasked = 714,
     ]
     /// Those of files, of the directory's adapter and of the node's glue that a test of their own crate sees
     /// (`staves_hunts`).

@@ -1,4 +1,4 @@
-//! Elections beside load: leaders last, and calm takes every delay back.
+//! Elections beside load and cuts: leaders last, and a cut or a death costs no more than one election.
 
 use staves_model::mutant::Mutant;
 use staves_sim::elections::run;
@@ -6,7 +6,7 @@ use staves_sim::elections::run;
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=24;
 
 #[test]
-fn leaders_last_beside_load_and_a_death_in_calm_costs_a_time_out() {
+fn leaders_last_beside_load_and_cuts_and_a_death_costs_a_time_out() {
     for seed in SEEDS {
         let bad = run(seed, None);
         assert!(bad.is_empty(), "seed {seed}: {bad:?}");
@@ -19,11 +19,10 @@ fn found(mutant: Mutant, as_what: &str) {
 }
 
 #[test]
-fn a_back_off_that_never_grows_is_found() {
-    found(Mutant::BackoffNeverGrows, "no leader lasts");
-}
-
-#[test]
-fn a_back_off_that_never_resets_is_found() {
-    found(Mutant::BackoffNeverResets, "after a death in calm");
+fn a_candidacy_of_one_who_asked_nobody_is_found() {
+    found(Mutant::StandsUnasked, "no leader lasts");
+    found(
+        Mutant::StandsUnasked,
+        "deposed a leader that it did not touch",
+    );
 }

@@ -181,7 +181,7 @@ hunts! {
 }
 
 /// Found by elections beside load (`elections.rs`).
-const ELECTIONS: &[Mutant] = &[Mutant::BackoffNeverResets, Mutant::BackoffNeverGrows];
+const ELECTIONS: &[Mutant] = &[Mutant::StandsUnasked];
 
 /// Rare: a late copy of a request that changed nothing must meet the very bucket that answered it.
 #[test]

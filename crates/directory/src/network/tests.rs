@@ -26,7 +26,6 @@ async fn a_node_that_is_not_where_it_said_is_sought_where_the_map_has_it() {
         seen_at: SeenAt::default(),
         cluster: ClusterId(7),
         me: NodeId(1),
-        log_is_behind: Arc::default(),
         unreachable: Arc::default(),
     };
     let said = ("copy:1600".to_owned(), life);

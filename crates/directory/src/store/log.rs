@@ -58,13 +58,9 @@ impl RaftLogStorage<Types> for Store {
 
     async fn get_log_state(&mut self) -> Result<LogState<Types>, StorageError<NodeId>> {
         let memory = self.memory.lock();
-        let last = memory
-            .entries
-            .last_key_value()
-            .map(|(_, held)| held.entry.log_id);
         Ok(LogState {
             last_purged_log_id: memory.purged,
-            last_log_id: last.or(memory.purged),
+            last_log_id: memory.last_log(),
         })
     }
 

@@ -3,6 +3,7 @@
 mod failover;
 mod join;
 mod leases;
+mod pre_vote;
 mod relays;
 mod restart;
 mod test_cluster;
