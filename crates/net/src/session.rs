@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, BytesMut};
 use staves_wire::frame::{self, Decoder, Envelope, Incoming, Raw};
 use staves_wire::hello::{Pong, Role};
+use staves_wire::service::ServiceRequest;
 use staves_wire::{ErrorCode, Kind, Message, Opcode};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
@@ -20,6 +21,7 @@ use tokio::task::JoinSet;
 
 use self::greeting::greet;
 use crate::connection::{READ_BYTES, Turn};
+use crate::in_flight::OWN_BYTES;
 use crate::in_flight::{InFlightPart, KeptBuffers};
 use crate::newcomers::Newcomer;
 use crate::outbox::Outbox;
@@ -142,8 +144,7 @@ struct Input {
 impl Input {
     /// Room for the message that is being read, as far as it is known.
     async fn wait_for_room(&mut self, more: usize) -> Result<(), String> {
-        let unfinished = self.decoder.unfinished_bytes();
-        while !self.part.try_set(unfinished + self.buffer.len() + more) {
+        while !self.has_room(more) {
             if self.part.is_refused() {
                 return Err(self.part.of().refusal());
             }
@@ -153,13 +154,23 @@ impl Input {
         Ok(())
     }
 
+    fn has_room(&mut self, more: usize) -> bool {
+        let unfinished = self.decoder.unfinished_bytes();
+        self.part.try_set(unfinished + self.buffer.len() + more)
+    }
+
+    /// So much beside what has come and is no message yet.
+    fn holds(&mut self, more: usize) {
+        let unfinished = self.decoder.unfinished_bytes();
+        self.part.set(unfinished + self.buffer.len() + more);
+    }
+
     /// The next message that has come by now.
     fn decoded(&mut self) -> Result<Option<Incoming>, String> {
         let incoming = self.decoder.next(&mut self.buffer);
         let incoming = incoming.map_err(|error| error.to_string())?;
         if incoming.is_some() {
-            self.part
-                .set(self.buffer.len() + self.decoder.unfinished_bytes());
+            self.holds(0);
         }
         Ok(incoming)
     }
@@ -262,7 +273,7 @@ impl<H: Handler> Session<'_, H> {
                 },
             };
             match incoming {
-                Incoming::Message(raw) => self.take(raw, input.read_at)?,
+                Incoming::Message(raw) => self.admit(raw, input, is_client).await?,
                 Incoming::TooLarge { header, bytes_max } => {
                     let text = format!("a message of more than {bytes_max} bytes is refused");
                     self.refuse(header.request, ErrorCode::TooLarge, text);
@@ -271,8 +282,31 @@ impl<H: Handler> Session<'_, H> {
         }
     }
 
-    /// A message goes where it belongs. An error ends the connection.
-    fn take(&self, raw: Raw, came: Instant) -> Result<(), String> {
+    /// Takes a message, a client's once there is memory for what it becomes: many small operations are far more than their bytes. It
+    /// is refused after a while if there is none.
+    async fn admit(&self, raw: Raw, input: &mut Input, is_client: bool) -> Result<(), String> {
+        let own = raw.body.len();
+        let bytes = match raw.header.opcode == Opcode::Service as u8 {
+            true if is_client => ServiceRequest::memory_bytes(&raw.body),
+            _ => own,
+        };
+        if bytes - own > OWN_BYTES {
+            input.holds(own);
+            if !input.has_room(bytes) {
+                // What it waits for may hang on what is still to be sent.
+                self.end_turn().await;
+                if let Err(text) = input.wait_for_room(bytes).await {
+                    input.part.waits_no_more();
+                    self.refuse(raw.header.request, ErrorCode::Busy, text);
+                    return Ok(());
+                }
+            }
+        }
+        self.take(raw, input.read_at, bytes)
+    }
+
+    /// A message goes where it belongs, with so many bytes of memory. An error ends the connection.
+    fn take(&self, raw: Raw, came: Instant, bytes: usize) -> Result<(), String> {
         let header = raw.header;
         if raw.is_answer() {
             return Err("an answer came, and nothing was asked".to_owned());
@@ -295,7 +329,6 @@ impl<H: Handler> Session<'_, H> {
             self.refuse(header.request, ErrorCode::Denied, text);
             return Ok(());
         }
-        let bytes = raw.body.len();
         match Message::decode(opcode, header.epoch, raw.body) {
             Ok(Message::Group(batch)) => {
                 self.unsaid.store(true, Ordering::Relaxed);

@@ -14,6 +14,9 @@ use crate::error::ErrorCode;
 
 /// Most operations of one batch.
 pub const OPS_MAX: usize = 65_536;
+/// Bytes of memory that an operation takes until it is answered, beside its own on the wire: its places in lists, its answer, and what
+/// it becomes where it is passed on. (65,536 that name a key of another node take 26 MB.)
+pub const OP_BYTES: usize = 384;
 
 /// A pool by id or by name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -121,6 +124,24 @@ pub struct ServiceRequest {
 }
 
 impl ServiceRequest {
+    /// Bytes of memory that an encoded request takes until it is answered, known before it is decoded.
+    pub fn memory_bytes(body: &Bytes) -> usize {
+        body.len() + Self::count_ops(body).unwrap_or(0) * OP_BYTES
+    }
+
+    fn count_ops(body: &Bytes) -> Result<usize, DecodeError> {
+        let mut from = Reader::new(body.clone());
+        let _service = ServiceId::take(&mut from)?;
+        let _pool = PoolRef::take(&mut from)?;
+        let _client = ClientId::take(&mut from)?;
+        let _floor = u64::take(&mut from)?;
+        let _retry = bool::take(&mut from)?;
+        let _forwarded = bool::take(&mut from)?;
+        let ops = u32::take(&mut from)? as usize;
+        // Beyond, the request is refused.
+        Ok(ops.min(OPS_MAX))
+    }
+
     /// The same request with these operations instead.
     pub fn with_ops(&self, ops: Vec<NumberedOp>) -> ServiceRequest {
         let pool = self.pool.clone();
