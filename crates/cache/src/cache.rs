@@ -210,12 +210,17 @@ impl Service for Cache {
         if !op.is_write() && !may_read(context) {
             return Outcome::Blocked { starved: false };
         }
+        if let Some(stop) = self.stops_append(context, now, header, key_hash, op, kept) {
+            return stop;
+        }
         let Some(pages) = context.member().pages() else {
             return Outcome::Refuse(Refused::NotServing);
         };
         let found = self.kv.find(pages, key_hash, op.key());
         let old = found.map(|found| found.place);
         let value = found.map(|found| found.value);
+        let key = op.key();
+        let new = NewValue { key_hash, key, old };
         match command::decide(&op, value, self.options.value_bytes_max) {
             Verdict::Keep(_) if !may_read(context) => Outcome::Blocked { starved: false },
             Verdict::Keep(answer) => {
@@ -229,8 +234,6 @@ impl Service for Cache {
                 }
             }
             Verdict::Put(value, answer) => {
-                let key = op.key();
-                let new = NewValue { key_hash, key, old };
                 match self.write(context, now, header, new, value, answer, out) {
                     // Refused for want of memory.
                     Outcome::Answer {
@@ -240,10 +243,7 @@ impl Service for Cache {
                     outcome => outcome,
                 }
             }
-            Verdict::Remove(answer) => {
-                let key = op.key();
-                self.remove(context, header, NewValue { key_hash, key, old }, answer)
-            }
+            Verdict::Remove(answer) => self.remove(context, header, new, answer),
         }
     }
 

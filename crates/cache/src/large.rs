@@ -10,6 +10,7 @@ use staves_model::mutant::{Mutant, planted};
 use staves_service::{
     BucketContext, BucketEffects, KeyHash, OpHeader, Outcome, Refused, UpdateError,
 };
+use staves_wire::cache::Op;
 use staves_wire::service::Answer;
 
 use crate::Options;
@@ -150,6 +151,38 @@ impl Cache {
             }
         }
         self.large = Some(large);
+    }
+
+    /// A reason not to append to a large value now. It is copied first, which takes long: not in vain, nor for one refusal after the other.
+    /// `kept`: the answer to it goes to the copies.
+    pub(crate) fn stops_append(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        header: &OpHeader,
+        key_hash: KeyHash,
+        op: Op<'_>,
+        kept: bool,
+    ) -> Option<Outcome> {
+        let Op::Append { key, value, .. } = op else {
+            return None;
+        };
+        let old = self.kv.find(context.member().pages()?, key_hash, key)?;
+        let bytes = old.value.len() + value.len();
+        let inline_max = self.options.inline_bytes_max.min(SEGMENT_ROOM);
+        if value.is_empty() || bytes > self.options.value_bytes_max || bytes <= inline_max {
+            return None;
+        }
+        if self.large.is_some() {
+            return Some(Outcome::Blocked { starved: false });
+        }
+        let chunk_bytes = self.options.chunk_bytes.clamp(1, SEGMENT_ROOM);
+        let chunks = u32::try_from(bytes / chunk_bytes).unwrap_or(u32::MAX);
+        let stop = self.make_room(context, now, chunks).err()?;
+        Some(match stop.outcome(out_of_memory) {
+            Outcome::Answer { answer: full, .. } if kept => context.record(header, full, 0),
+            outcome => outcome,
+        })
     }
 
     fn write_chunk(
