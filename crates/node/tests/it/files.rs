@@ -324,53 +324,6 @@ pub fn metric(cluster: &TestCluster, name: &str) -> u64 {
     running.map(|c| c.metric(name)).sum()
 }
 
-/// Reads at random fetch no more than four times what they ask for, with what is fetched behind them; who goes
-/// through a file finds most of it fetched ahead.
-#[test]
-fn d8_a_miss_fetches_ahead_for_who_goes_on_and_not_for_who_jumps_about() {
-    let size = 64 * MIB;
-    let dir = folder(&[("random", size), ("through", 16 * MIB)]);
-    let cluster = cluster(2, 100 << 20);
-    let_it_age();
-    let data = dataset(&cluster, &dir);
-    let (random, through) = (
-        data.open(b"random").unwrap(),
-        data.open(b"through").unwrap(),
-    );
-    let runtime = cluster.nodes[0].runtime();
-    let want = pattern(0, size);
-    let mut at = 1u64;
-    for _ in 0..1000 {
-        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let from = (at >> 16) as usize % (size - 8192);
-        let bytes = runtime.block_on(data.read_at(&random, from as u64, 8192));
-        assert!(bytes.unwrap() == want[from..from + 8192]);
-    }
-    // What still waits is fetched, or given up, before long.
-    std::thread::sleep(Duration::from_secs(3));
-    let (fetched, asked) = (
-        metric(&cluster, "staves_files_fetched_bytes_total"),
-        1000 * 8192,
-    );
-    let at_source = from_source(&data);
-    assert!(
-        fetched + at_source <= 4 * asked,
-        "{fetched} and {at_source} were fetched for {asked}"
-    );
-    let ahead = metric(&cluster, "staves_files_ahead_bytes_total");
-    assert_eq!(ahead, 0, "nothing for who jumps");
-    let want = pattern(1, 16 * MIB);
-    for from in (0..16 * MIB).step_by(8192) {
-        let bytes = runtime.block_on(data.read_at(&through, from as u64, 8192));
-        assert!(bytes.unwrap() == want[from..from + 8192]);
-    }
-    let ahead = metric(&cluster, "staves_files_ahead_bytes_total");
-    assert!(
-        ahead >= 4 << 20,
-        "{ahead} bytes were there before they were asked for"
-    );
-}
-
 /// Changes a byte, in the memory of every node of this process, behind each place where these bytes lie. How many places.
 fn flip(needle: &[u8]) -> usize {
     use std::os::unix::fs::FileExt;

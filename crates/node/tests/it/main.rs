@@ -2,6 +2,7 @@
 //! each on threads of its own, so that one can be killed as a process is.
 
 mod again;
+mod ahead;
 mod answers;
 mod clocks;
 mod configs;
