@@ -15,12 +15,14 @@
 //! `change/epochs.rs`'s.
 
 mod balance;
+mod isolated;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::balance::Load;
+use self::isolated::{Cuts, apart, sole_source, sole_survivor};
 use self::plan::{Choice, EpochReason, Fit, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
@@ -114,8 +116,8 @@ pub struct Planner {
     watches: BTreeMap<GroupId, GroupWatch>,
     /// The lives of nodes that could not follow, per group.
     unable: BTreeMap<(GroupId, MemberId), Unable>,
-    /// Pairs of nodes that do not reach each other, the lower id first.
-    cuts: BTreeSet<(NodeId, NodeId)>,
+    /// Pairs of nodes that do not reach each other.
+    cuts: Cuts,
     down_since: BTreeMap<NodeId, Time>,
     draining_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
@@ -329,6 +331,10 @@ impl Planner {
                 watch.waiting_since = None;
                 watch.open_since = None;
                 watch.stuck.clear();
+                // All others were put out: no other can do its part.
+                if let Some(sole) = sole_source(group) {
+                    self.unable.remove(&(group.id, sole));
+                }
             }
             if group.open && watch.open_since.is_none() {
                 // Whoever was stuck has come along after all.
@@ -421,11 +427,16 @@ impl Planner {
         let Some(watch) = self.watches.get_mut(&group.id) else {
             return;
         };
-        let news: Vec<_> = named
+        let mut news: Vec<_> = named
             .into_iter()
             .filter(|(s, _)| watch.stuck.insert(*s))
             .collect();
-        if plan::coordinator_is_the_odd_one(group, &watch.stuck) {
+        let sole = sole_survivor(map, group, &watch.stuck, &self.cuts);
+        if let Some(sole) = sole.filter(|_| !news.is_empty()) {
+            // Another than the reporter goes on, and they do not reach each other.
+            news.extend(group.listed().filter(|(s, x)| speaks(*s, x)));
+            news.retain(|(_, x)| x.id != sole);
+        } else if plan::coordinator_is_the_odd_one(group, &watch.stuck) {
             return;
         }
         for (_, member) in news {
@@ -477,11 +488,12 @@ impl Planner {
             .choices
             .get(group.bucket as usize)
             .map_or(&[][..], Vec::as_slice);
+        let sole = sole_survivor(map, group, &watch.stuck, &self.cuts);
         let choice = Choice::new(map, group, order, pool.scheme.width(), |member| match self
             .unable
             .get(&(group.id, member))
         {
-            _ if self.is_cut_off(map, group, &watch.stuck, member) => Fit::Unable,
+            _ if self.is_cut_off(map, group, &watch.stuck, sole, member) => Fit::Unable,
             Some(u) if u.barred_until > now => Fit::Unable,
             Some(u) if u.until > now => Fit::IfNeeded,
             _ => Fit::Able,
@@ -492,6 +504,7 @@ impl Planner {
             pool,
             choice,
             stuck: &watch.stuck,
+            sole,
             drained: &|node| {
                 let since = self.draining_since.get(&node);
                 since.is_some_and(|since| now.since(*since) >= self.config.twins_after)
@@ -520,9 +533,13 @@ impl Planner {
         map: &ClusterMap,
         group: &Group,
         stuck: &BTreeSet<MemberSlot>,
+        sole: Option<MemberId>,
         id: MemberId,
     ) -> bool {
-        let apart = |x: NodeId| self.cuts.contains(&(x.min(id.node), x.max(id.node)));
+        let apart = |x: NodeId| apart(&self.cuts, x, id.node);
+        if let Some(sole) = sole {
+            return apart(sole.node);
+        }
         let goes_along = |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stuck.contains(s);
         let joins = !group.listed().any(|(_, x)| x.id.node == id.node);
         let mut others = group.listed().filter(goes_along);

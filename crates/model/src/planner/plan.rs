@@ -94,6 +94,8 @@ pub(super) struct View<'a> {
     pub(super) choice: Choice,
     /// The member slots of the newest epoch that were reported stuck.
     pub(super) stuck: &'a BTreeSet<MemberSlot>,
+    /// The member that goes on without the others, where none reaches another.
+    pub(super) sole: Option<MemberId>,
     /// True if a node has been draining for a while.
     pub(super) drained: &'a dyn Fn(NodeId) -> bool,
     /// The group has been open, unchanged, for a while.
@@ -250,12 +252,13 @@ impl View<'_> {
     }
 }
 
-/// The sources that run; without those who are stuck, if asked.
+/// The sources that run; without those who are stuck, if asked. Where none reaches another: one.
 fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> {
     let group = view.group;
     let stuck = |x: &Member| {
         let listed = group.slot_of(x.id);
         without_stuck
+            && view.sole.is_none()
             && !coordinator_is_the_odd_one(group, view.stuck)
             && listed.is_some_and(|s| view.stuck.contains(&s))
     };
@@ -264,6 +267,7 @@ fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> 
         .enumerate()
         .filter_map(|(s, x)| x.map(|x| (MemberSlot(s as u8), x)))
         .filter(|(_, x)| view.map.runs(x.id) && !stuck(x))
+        .filter(|(_, x)| view.sole.is_none_or(|sole| x.id == sole))
         .collect()
 }
 

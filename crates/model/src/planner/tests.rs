@@ -2,6 +2,7 @@
 
 mod drains;
 mod empty;
+mod isolated;
 mod losses;
 mod moves;
 

@@ -1,0 +1,233 @@
+//! Groups none of whose members reaches another, while other nodes reach them.
+
+use super::*;
+use crate::detector::{Detector, DetectorConfig, Evidence, Findings, Report, Sign};
+
+/// The time after which a member that does not answer is reported stuck.
+const STUCK_AFTER: Duration = Duration::from_millis(800);
+
+fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
+    (a.min(b), a.max(b))
+}
+
+fn every_pair_of(nodes: &[NodeId]) -> Cuts {
+    let pairs = |a: &NodeId| nodes.iter().map(|b| pair(*a, *b)).collect::<Vec<_>>();
+    nodes
+        .iter()
+        .flat_map(pairs)
+        .filter(|(a, b)| a < b)
+        .collect()
+}
+
+fn nodes_of(town: &TestCluster, group: u32) -> Vec<NodeId> {
+    let group = &town.map.groups[&GroupId(group)];
+    group.listed().map(|(_, x)| x.id.node).collect()
+}
+
+/// The evidence of the detector where each of three nodes is not heard by the next.
+fn one_way(town: &TestCluster, nodes: &[NodeId]) -> Cuts {
+    let mut detector = Detector::new(DetectorConfig::default());
+    let seen = |suspect: usize, reporter: usize, sign| Report {
+        reporter: nodes[reporter],
+        seen: Evidence {
+            node: nodes[suspect],
+            incarnation: town.map.nodes[&nodes[suspect]].incarnation,
+            sign,
+        },
+    };
+    let reports = (0..3).flat_map(|i| {
+        let next = (i + 1) % 3;
+        [seen(i, next, Sign::Silent), seen(next, i, Sign::Alive)]
+    });
+    let reports: Vec<_> = reports.collect();
+    detector.step(town.now, &town.map, &reports, &mut Findings::default());
+    detector.cuts()
+}
+
+impl TestCluster {
+    /// Lives with cuts for a time. Who leads a group's epoch opens it if it reaches all that are listed, and reports those
+    /// whom it does not reach; `deaf` leads nothing. Returns the epochs, and when each group was last not open.
+    fn live_with(&mut self, cuts: &Cuts, deaf: Option<NodeId>, time: Duration) -> Lived {
+        let (began, mut lived) = (self.now, Lived::default());
+        let mut since = BTreeMap::new();
+        while self.now.since(began) < time {
+            self.planner.see_cuts(cuts.clone());
+            let mut reports = Vec::new();
+            for group in self.map.groups.clone().into_values() {
+                let leads = if group.open {
+                    MemberSlot(0)
+                } else {
+                    group.coordinator
+                };
+                let leader = group.member(leads).expect("listed").id.node;
+                let misses = |x: &Member| apart(cuts, leader, x.id.node);
+                let missed = group.listed().filter(|(_, x)| misses(x));
+                let slots: Vec<MemberSlot> = missed.map(|(slot, _)| slot).collect();
+                let state = (group.epoch, group.open);
+                let seen = since.entry(group.id).or_insert((state, self.now));
+                if seen.0 != state {
+                    *seen = (state, self.now);
+                }
+                let serves = group.open && slots.is_empty();
+                if deaf == Some(leader) {
+                } else if slots.is_empty() {
+                    self.get_on(&group);
+                } else if self.now.since(seen.1) >= STUCK_AFTER {
+                    reports.push(StuckReport {
+                        group: group.id,
+                        epoch: group.epoch,
+                        slots,
+                        reporter: leader,
+                    });
+                }
+                if !serves {
+                    lived.stood_until = self.now.since(began);
+                }
+            }
+            let new = self.keep(&reports);
+            let new = epochs_of(&new).into_iter().cloned();
+            lived
+                .epochs
+                .extend(new.map(|new| (self.now.since(began), new)));
+            self.wait(25);
+        }
+        lived
+    }
+
+    /// The group's epoch opens, or its joiners complete.
+    fn get_on(&mut self, group: &Group) {
+        let (id, epoch) = (group.id, group.epoch);
+        if !group.open {
+            self.change(&Change::step(GroupStep::Open { group: id, epoch }));
+            return;
+        }
+        for (slot, member) in group.listed().filter(|(_, x)| !x.complete) {
+            let incarnation = member.id.incarnation;
+            self.change(&Change::step(GroupStep::Complete {
+                group: id,
+                epoch,
+                slot,
+                incarnation,
+            }));
+        }
+    }
+
+    /// After the cuts: no group has more than the three epochs of one move, and all ends on the ring.
+    fn heals(&mut self) {
+        let lived = self.live_with(&Cuts::new(), None, Duration::from_secs(200));
+        for id in self.map.groups.keys() {
+            let of = lived.epochs.iter().filter(|(_, new)| new.group == *id);
+            assert!(of.clone().count() <= 3, "{:?}", of.collect::<Vec<_>>());
+        }
+        assert!(lived.stood_until < Duration::from_millis(200_000 - 1_000));
+        self.check_at_rest();
+    }
+}
+
+/// The events of a time with cuts.
+#[derive(Default, Debug)]
+struct Lived {
+    epochs: Vec<(Duration, NewEpoch)>,
+    stood_until: Duration,
+}
+
+impl Lived {
+    /// Within 3 s all groups serve, and 2 s later nothing is changed any more.
+    fn comes_to_rest(&self) {
+        assert!(self.stood_until < Duration::from_secs(3), "{self:?}");
+        let last = self.epochs.last().expect("members changed");
+        assert!(last.0 < Duration::from_secs(5), "{last:?}");
+    }
+}
+
+const MINUTES: Duration = Duration::from_secs(180);
+
+#[test]
+fn of_three_that_do_not_reach_each_other_one_goes_on_with_others() {
+    let mut town = settled(5, "1+2", 1);
+    let held = nodes_of(&town, 1);
+    let cuts = every_pair_of(&held);
+    assert_eq!(cuts.len(), 3);
+    town.live_with(&cuts, None, MINUTES).comes_to_rest();
+    let now = nodes_of(&town, 1);
+    let stay: Vec<_> = now.iter().filter(|n| held.contains(n)).collect();
+    assert_eq!(
+        (stay, now.len()),
+        (vec![&held[0]], 3),
+        "who served, and two others"
+    );
+    town.heals();
+}
+
+#[test]
+fn the_same_where_each_is_not_heard_by_the_next_alone() {
+    let mut town = settled(5, "1+2", 1);
+    let cuts = one_way(&town, &nodes_of(&town, 1));
+    assert_eq!(cuts.len(), 3, "{cuts:?}");
+    town.live_with(&cuts, None, MINUTES).comes_to_rest();
+    town.heals();
+}
+
+#[test]
+fn in_a_star_every_group_goes_on_with_the_hub() {
+    for nodes in [4, 6] {
+        let mut town = settled(nodes, "1+2", 16);
+        let leaves: Vec<NodeId> = (2..=nodes).map(NodeId).collect();
+        let cuts = every_pair_of(&leaves);
+        town.live_with(&cuts, None, MINUTES).comes_to_rest();
+        for group in 1..=16 {
+            let held = nodes_of(&town, group);
+            assert!(held.len() >= 2 && held.contains(&NodeId(1)), "{held:?}");
+        }
+        town.heals();
+    }
+}
+
+/// The one that reaches most nodes goes on, though another served.
+#[test]
+fn who_reaches_more_goes_on() {
+    let mut town = settled(6, "1+2", 1);
+    let held = nodes_of(&town, 1);
+    let other = (1..=6).map(NodeId).find(|n| !held.contains(n));
+    let mut cuts = every_pair_of(&held);
+    cuts.insert(pair(held[0], other.expect("three more")));
+    town.live_with(&cuts, None, MINUTES).comes_to_rest();
+    let now = nodes_of(&town, 1);
+    assert!(now.contains(&held[1]) && !now.contains(&held[0]), "{now:?}");
+    town.heals();
+}
+
+#[test]
+fn the_next_has_its_turn_where_the_first_opens_nothing() {
+    let mut town = settled(5, "1+2", 1);
+    let held = nodes_of(&town, 1);
+    let cuts = every_pair_of(&held);
+    town.planner.see_cuts(cuts.clone());
+    town.keep(&[stuck(&town, 1, &[1, 2], held[0])]);
+    assert_eq!(nodes_of(&town, 1)[0], held[0]);
+    let lived = town.live_with(&cuts, Some(held[0]), MINUTES);
+    lived.comes_to_rest();
+    assert!(nodes_of(&town, 1).contains(&held[1]));
+}
+
+/// As in a cluster without processor time: silence all round says nothing of a cut, and two copies are not given up for it.
+#[test]
+fn nobody_is_put_out_where_no_other_node_reaches_them() {
+    let mut town = settled(5, "1+2", 1);
+    let all: Vec<NodeId> = town.map.nodes.keys().copied().collect();
+    let cuts = every_pair_of(&all);
+    let lived = town.live_with(&cuts, None, Duration::from_secs(10));
+    let whole = |new: &NewEpoch| new.kept.iter().flatten().count() == 3;
+    assert!(lived.epochs.iter().all(|(_, new)| whole(new)), "{lived:?}");
+    town.heals();
+}
+
+/// With m > 1 one member has not all that was acknowledged.
+#[test]
+fn a_coded_group_waits_for_as_many_as_it_needs() {
+    let mut town = coded(6, "2+1", 1);
+    let cuts = every_pair_of(&nodes_of(&town, 1));
+    let lived = town.live_with(&cuts, None, Duration::from_secs(10));
+    let enough = |new: &NewEpoch| new.kept.iter().flatten().count() >= 2;
+    assert!(lived.epochs.iter().all(|(_, new)| enough(new)), "{lived:?}");
+}
