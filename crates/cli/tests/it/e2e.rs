@@ -31,6 +31,7 @@ mod scrub;
 mod secrets;
 mod shed;
 mod small;
+mod unread;
 mod written;
 
 /// Real nodes, killed when dropped.

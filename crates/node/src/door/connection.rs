@@ -20,14 +20,16 @@ mod input;
 mod local;
 mod memory;
 mod output;
+mod tried;
 
 pub(super) use self::input::READ_BYTES;
 use self::input::read;
 use self::local::DoorTurn;
+use self::tried::{Left, Tried, put, try_here};
 use super::Phase;
 use super::completions::{Completion, CompletionQueue, RemoteOp};
 use super::remote::RemoteOps;
-use crate::host::{Cell, Routes, Waiter};
+use crate::host::{Cell, Routes};
 use crate::running::Running;
 use staves_resp::{
     Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply, Protocol,
@@ -71,7 +73,7 @@ struct Executor {
     bodies: BytesMut,
     /// Operations for other nodes wait until the client has taken earlier answers, or there is memory for theirs.
     held_back: bool,
-    /// They wait for memory for a value of which it is known how large it is.
+    /// They wait for memory.
     needs_memory: bool,
     /// Bytes that the operations of the command at hand take while it waits.
     op_bytes: usize,
@@ -496,10 +498,10 @@ impl Executor {
         let protocol = self.protocol();
         let place = self.places.next();
         let behind = !self.places.is_empty();
-        let held = match behind {
-            false => self.held,
-            true => self.held.max(self.held_bytes()),
-        };
+        if let Some(bytes) = self.lacks_memory_for_write(op, behind) {
+            return self.no_memory(bytes, behind);
+        }
+        let held = self.held_before(behind);
         let tail = self.places.tail(&mut self.output);
         // The table, the tail and the bookkeeping are different fields: taken apart for the borrows.
         let (part, mut no_memory) = (&mut self.part, None);
@@ -588,7 +590,12 @@ impl Executor {
                 parts.push(PartialReply::Answered(too_much(value_bytes_max)));
                 continue;
             }
-            let tried = self.try_one_of_many(&mut left, (place, index as u32), op);
+            let behind = !self.places.is_empty() || !elsewhere.is_empty();
+            let (at, so_far) = ((place, index as u32), (bytes, behind, may_wait));
+            let tried = match self.try_one_of_many(&mut left, at, op, so_far) {
+                Ok(tried) => tried,
+                Err(value) => return self.no_memory(bytes + value, behind),
+            };
             parts.push(match tried {
                 Tried::Given(answer) => {
                     if let Answer::Value(value) = &answer {
@@ -623,12 +630,22 @@ impl Executor {
         }
     }
 
-    fn try_one_of_many(&mut self, left: &mut Left, at: (u64, u32), op: &Op<'_>) -> Tried<Answer> {
-        let bucket = match left.0.is_empty() {
+    /// Tries an operation of a command of many, whose answers have so many bytes by now. The bytes of a value for which there is no
+    /// memory, if the command `may_wait` for it.
+    fn try_one_of_many(
+        &mut self,
+        left: &mut Left,
+        at: (u64, u32),
+        op: &Op<'_>,
+        (bytes, behind, may_wait): (usize, bool, bool),
+    ) -> Result<Tried<Answer>, usize> {
+        let bucket = match left.is_empty() {
             true => None, // as nearly always
             false => self.bucket_of(op),
         };
-        left.try_unless_gone(bucket, || {
+        let held = bytes + self.held_beside();
+        let (part, mut lacks) = (&mut self.part, None);
+        let tried = left.try_unless_gone(bucket, || {
             try_here(
                 &self.routes,
                 &self.remote,
@@ -637,9 +654,21 @@ impl Executor {
                 (self.now, self.deadline),
                 at,
                 op,
-                |answer| answer.to_owned(),
+                |answer| match answer {
+                    AnswerRef::Value(value)
+                        if value.len() > OWN_BYTES
+                            && may_wait
+                            && held + value.len() > part.bytes_max()
+                            && !part.try_set_answers(held + value.len(), behind) =>
+                    {
+                        lacks = Some(value.len());
+                        Answer::Nil
+                    }
+                    answer => answer.to_owned(),
+                },
             )
-        })
+        });
+        lacks.map_or(Ok(tried), Err)
     }
 
     /// Answers with where the client should ask, if clients are redirected and this node is not to answer
@@ -684,100 +713,6 @@ fn too_much(bytes_max: usize) -> Answer {
         bytes_max >> 20
     );
     Answer::error(ErrorCode::TooLarge, text)
-}
-
-/// Buckets to which operations of a command go by another way. A bucket may come to this node meanwhile: those
-/// behind go the same way all the same, or they would be done before them.
-#[derive(Default)]
-struct Left(BTreeSet<u32>);
-
-impl Left {
-    fn try_unless_gone<R>(
-        &mut self,
-        bucket: Option<u32>,
-        try_here: impl FnOnce() -> Tried<R>,
-    ) -> Tried<R> {
-        if let Some(bucket) = bucket.filter(|bucket| self.0.contains(bucket)) {
-            return Tried::Elsewhere(bucket);
-        }
-        let tried = try_here();
-        if let Tried::Elsewhere(bucket) = &tried {
-            self.0.insert(*bucket);
-        }
-        tried
-    }
-}
-
-/// The result of an operation at this node's own bucket.
-#[derive(Debug, PartialEq)]
-enum Tried<R> {
-    Given(R),
-    Waits,
-    /// Not here: this is its bucket.
-    Elsewhere(u32),
-    NoPool,
-}
-
-#[inline]
-#[allow(clippy::too_many_arguments)] // the fields of `Executor` that do not conflict with `give`
-fn try_here<R>(
-    routes: &Routes,
-    remote: &RemoteOps,
-    completions: &Arc<CompletionQueue>,
-    touched: &mut Vec<Arc<Cell>>,
-    (now, deadline): (Time, Time),
-    (place, part): (u64, u32),
-    op: &Op<'_>,
-    give: impl FnOnce(AnswerRef<'_>) -> R,
-) -> Tried<R> {
-    let Some(pool) = routes.door.and_then(|id| routes.pools.get(&id)) else {
-        return Tried::NoPool;
-    };
-    let bucket = pool.bucket_of(op.slot());
-    if remote.holds(bucket) {
-        return Tried::Elsewhere(bucket);
-    }
-    let cell = &pool.cells[bucket as usize];
-    let mut wants_flush = false;
-    let submitted = {
-        let mut state = cell.lock();
-        if !state.answers() || completions.disturbed() {
-            return Tried::Elsewhere(bucket);
-        }
-        state.submit(
-            now,
-            deadline,
-            op,
-            give,
-            |request| Waiter::Door {
-                completions: completions.clone(),
-                place,
-                part,
-                request,
-            },
-            &mut wants_flush,
-        )
-    };
-    if wants_flush {
-        touched.push(cell.clone());
-    }
-    match submitted {
-        Ok(Some(given)) => Tried::Given(given),
-        Ok(None) => Tried::Waits,
-        Err(_) => Tried::Elsewhere(bucket),
-    }
-}
-
-/// Writes a command's answer out of its one operation's.
-#[inline]
-fn put(out: &mut Output, protocol: Protocol, join: Join, answer: AnswerRef<'_>) {
-    match (join, answer) {
-        (Join::Plain, AnswerRef::Value(bytes)) => out.bulk(bytes),
-        (Join::Plain, AnswerRef::Ok) => out.ok(),
-        (Join::Plain, AnswerRef::Nil) => out.nil(protocol),
-        (Join::Plain, AnswerRef::Int(number)) => out.integer(number),
-        (join, answer) => out.join(protocol, join, &[answer.to_owned()]),
-    }
 }
 
 #[cfg(test)]

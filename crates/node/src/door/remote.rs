@@ -139,6 +139,11 @@ impl RemoteOps {
         self.under_way_bytes
     }
 
+    /// True if a batch is on its way.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.under_way
+    }
+
     /// True if there is anything to set out with.
     #[inline]
     pub(super) fn is_ready(&self) -> bool {

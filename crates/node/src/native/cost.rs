@@ -3,7 +3,11 @@
 //! A client's connection has only a few under way of those that cost more than some microseconds, and is not read until they are
 //! answered (`staves_net::Reply::mark_costly`): those of many connections take turns.
 
+use staves_model::ServiceId;
 use staves_wire::Opcode;
+use staves_wire::cache::Op;
+use staves_wire::memory::Action;
+use staves_wire::service::NumberedOp;
 
 /// The cost of a request to the node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +18,15 @@ pub(super) enum RequestCost {
     Waits,
     /// Much: it goes through the [gate](crate::gate).
     Much,
+}
+
+/// True if an operation changes nothing, as far as that is known of its service.
+pub(super) fn is_read(service: ServiceId, op: &NumberedOp) -> bool {
+    match service {
+        ServiceId::CACHE => Op::from_body(&op.body).is_ok_and(|op| !op.is_write()),
+        ServiceId::MEMORY => Action::from_body(&op.body).is_ok_and(|action| !action.is_write()),
+        _ => false,
+    }
 }
 
 /// True for the requests of applications to services: a bound on how many of them wait is theirs alone.

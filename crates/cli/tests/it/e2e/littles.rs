@@ -15,7 +15,7 @@ use super::*;
 const CONNECTIONS: usize = 800;
 
 /// Writes it on a connection until nothing more is taken.
-fn push(socket: &mut TcpStream, bytes: &[u8]) {
+pub(super) fn push(socket: &mut TcpStream, bytes: &[u8]) {
     socket.set_nonblocking(true).expect("a socket");
     let mut at = 0;
     while at < bytes.len() {
@@ -29,7 +29,7 @@ fn push(socket: &mut TcpStream, bytes: &[u8]) {
 }
 
 /// Small requests go on.
-fn goes_on(node: &Node) {
+pub(super) fn goes_on(node: &Node) {
     let mut client = Client::at(node);
     for _ in 0..3 {
         client.say(&set("small", 100));

@@ -3,6 +3,7 @@
 use bytes::BytesMut;
 use staves_net::{OWN_BYTES, SMALL_BYTES};
 use staves_wire::ErrorCode;
+use staves_wire::cache::Op;
 use staves_wire::service::Answer;
 
 use super::{ANSWERS_STEP_BYTES, Connection, Executor, OUTPUT_BYTES_MAX};
@@ -17,12 +18,15 @@ impl Connection {
         };
         let executor = &mut self.executor;
         executor.waits.set(executor.places.len());
-        if executor.places.charged_bytes() == 0 {
+        // Whoever has taken more than there was keeps that until its client has all of it: the next would take as much again.
+        let answers = executor.output.len() + executor.places.held_bytes();
+        if answers == 0 && !executor.remote.is_under_way() {
             executor.part.overdraws_no_more();
         }
         executor.held = self.input.len() + self.parser.held_bytes() + executor.held_bytes();
         if !executor.starved && executor.part.try_set(executor.held + lacking) {
-            if !executor.needs_memory {
+            // Between two turns of a costly command that lacks memory its wait goes on.
+            if !executor.needs_memory && !executor.turn.is_awaited() {
                 executor.part.waits_no_more();
             }
             return true;
@@ -53,9 +57,6 @@ impl Executor {
         let held = self.held_bytes();
         // It has nothing that it could give back before.
         let holds_up = self.output.is_empty() && self.places.charged_bytes() > 0;
-        if !holds_up {
-            self.part.overdraws_no_more();
-        }
         if self.output.len() >= OUTPUT_BYTES_MAX {
             return Err(false);
         }
@@ -83,9 +84,6 @@ impl Executor {
                 self.part.waits_no_more();
             }
             return Ok(room);
-        }
-        if needs <= OWN_BYTES {
-            return Err(false);
         }
         self.needs_memory = true;
         Err(self.part.is_refused())
@@ -123,8 +121,33 @@ impl Executor {
 
     /// Values are to be answered, `behind` an answer that is still to come or not: true if there is memory for them.
     pub(super) fn has_memory(&mut self, values: usize, behind: bool) -> bool {
-        let held = (self.held + self.output.held_bytes()).max(self.held_bytes());
+        let held = self.held_beside();
         self.part.try_set_answers(held + values, behind)
+    }
+
+    /// Bytes that it holds but for what has been answered in this turn, `behind` an answer that is still to come or not.
+    pub(super) fn held_before(&self, behind: bool) -> usize {
+        match behind {
+            false => self.held,
+            true => self.held.max(self.held_bytes()),
+        }
+    }
+
+    /// Bytes that it holds, whatever it was at the last look, but for the answers of the command at hand.
+    pub(super) fn held_beside(&self) -> usize {
+        (self.held + self.output.held_bytes()).max(self.held_bytes())
+    }
+
+    /// The bytes of the value that a write would be answered with, if there is no memory for them: it is not begun. A read shows
+    /// them when it is done.
+    pub(super) fn lacks_memory_for_write(&mut self, op: &Op<'_>, behind: bool) -> Option<usize> {
+        if !matches!(op, Op::GetDel { .. } | Op::Set { get_old: true, .. }) {
+            return None;
+        }
+        let pool = self.routes.pools.get(&self.routes.door?)?;
+        let cell = &pool.cells[pool.bucket_of(op.slot()) as usize];
+        let bytes = cell.lock().cache_value_bytes(*op);
+        (bytes > OWN_BYTES && !self.has_memory(bytes, behind)).then_some(bytes)
     }
 
     /// True if there is memory for more answers: they are written at the end of the turn, and until then whole pipelines of them

@@ -1,7 +1,10 @@
 //! Operations in the encoding of their service, as the native protocol brings them.
 
+use std::any::Any;
+
 use staves_model::Time;
-use staves_service::{AnswerRef, OpHeader, Refused};
+use staves_service::{AnswerRef, OpHeader, Refused, Service};
+use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Answer, NumberedOp};
 
@@ -70,5 +73,17 @@ impl CellState {
     pub(crate) fn value_bytes(&self, op: &NumberedOp) -> usize {
         let bucket = self.bucket.as_ref();
         bucket.map_or(0, |bucket| bucket.value_bytes(op.to, &op.body))
+    }
+
+    /// As [`CellState::value_bytes`], of an operation on the cache that no message brought.
+    pub(crate) fn cache_value_bytes(&self, op: Op<'_>) -> usize {
+        let bucket = self.bucket.as_ref().map(|bucket| bucket.as_ref());
+        let bucket = bucket.and_then(|bucket| {
+            let bucket: &dyn Any = bucket;
+            bucket.downcast_ref::<staves_cache::Bucket>()
+        });
+        bucket.map_or(0, |bucket| {
+            bucket.service().answer_bytes(bucket.member(), op)
+        })
     }
 }

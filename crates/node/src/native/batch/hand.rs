@@ -5,17 +5,16 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{ClientId, GroupId, ServiceId, Time};
+use staves_model::{ClientId, GroupId, Time};
 use staves_net::OWN_BYTES;
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
-use staves_wire::cache::Op;
 use staves_wire::group::RequestId;
-use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, ServiceRequest};
 
 use super::{ANSWER_BYTES_MAX, Batch, STEP_BYTES, no_pool, no_room};
 use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
+use crate::native::cost::is_read;
 use crate::native::numbers;
 use crate::native::sides::{Side, Sides};
 
@@ -60,15 +59,6 @@ fn cell_of<'a>(
     let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
     let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
     Ok(shadow.unwrap_or(home))
-}
-
-/// True if an operation changes nothing, as far as that is known of its service.
-fn is_read(service: ServiceId, op: &NumberedOp) -> bool {
-    match service {
-        ServiceId::CACHE => Op::from_body(&op.body).is_ok_and(|op| !op.is_write()),
-        ServiceId::MEMORY => Action::from_body(&op.body).is_ok_and(|action| !action.is_write()),
-        _ => false,
-    }
 }
 
 fn no_such_pool(routes: &Routes, request: &ServiceRequest) -> Answer {
@@ -231,6 +221,7 @@ impl<'a> Hand<'a> {
             self.batch.put(index, Answer::error(ErrorCode::Busy, text));
             return Side::Here;
         }
+        let in_flight = &host.options().in_flight;
         let submitted = match self.read(&mut state, op) {
             Some(Err(value_bytes)) => {
                 self.withheld = true;
@@ -241,13 +232,12 @@ impl<'a> Hand<'a> {
                 return Side::Here;
             }
             Some(Ok(answer)) => Ok(Some(answer)),
+            None if self.lacks_memory(&state, op) => Ok(Some(no_room(in_flight))),
             None => self.submit_to(cell, &mut state, index, op),
         };
         drop(state);
-        let in_flight = &host.options().in_flight;
         match submitted {
-            Ok(Some(answer)) if self.is_too_much(op, &answer) => {
-                self.short_bytes = answer.value_bytes();
+            Ok(Some(answer)) if self.short_bytes > 0 || self.is_too_much(op, &answer) => {
                 if ordered {
                     self.sides.refuse(cell.group, Refused::Busy);
                 }
@@ -332,11 +322,25 @@ impl<'a> Hand<'a> {
         }
     }
 
-    /// True if there is no memory for a value that a client has read. What it has taken out by a write is answered in any case.
-    fn is_too_much(&self, op: &NumberedOp, answer: &Answer) -> bool {
-        let bytes = answer.value_bytes();
-        let large = self.is_client && bytes > OWN_BYTES;
-        large && is_read(self.request.service, op) && !self.batch.has_room_for(bytes)
+    /// True if there is no memory for the value that a client's write would take out: it is not begun. What may have been done before
+    /// is answered in any case.
+    fn lacks_memory(&mut self, state: &CellState, op: &NumberedOp) -> bool {
+        let asks = self.is_client && !self.request.retry && !is_read(self.request.service, op);
+        asks && self.is_short_of(state.value_bytes(op))
+    }
+
+    /// True if there is no memory for a value that a client has read.
+    fn is_too_much(&mut self, op: &NumberedOp, answer: &Answer) -> bool {
+        let asks = self.is_client && is_read(self.request.service, op);
+        asks && self.is_short_of(answer.value_bytes())
+    }
+
+    fn is_short_of(&mut self, bytes: usize) -> bool {
+        let is_short = bytes > OWN_BYTES && !self.batch.has_room_for(bytes);
+        if is_short {
+            self.short_bytes = bytes;
+        }
+        is_short
     }
 
     /// Refuses a write by the newest map, if it came after the routes were taken: the bucket may be in an epoch of it

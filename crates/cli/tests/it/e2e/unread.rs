@@ -1,0 +1,108 @@
+//! Clients that ask for large values by ways that a plain read does not take, and never take them; and operations whose cost does not
+//! show in their bytes. All have the bound of the node's memory for requests.
+
+use std::net::TcpStream;
+
+use bytes::Bytes;
+use staves_wire::cache::OwnedOp;
+
+use super::crowds::{frames, native, of_cache};
+use super::floods::{Client, MIB, RESIDENT_MAX, resident_max, set};
+use super::littles::{goes_on, push};
+use super::*;
+
+/// So many clients write this and take nothing: the node goes on, and stays small.
+fn stays_small_beside(node: &Node, clients: usize, flood: &[u8]) {
+    let connect = || TcpStream::connect(("127.0.0.1", node.resp)).expect("it listens");
+    let mut clients: Vec<TcpStream> = (0..clients).map(|_| connect()).collect();
+    clients.iter_mut().for_each(|socket| push(socket, flood));
+    std::thread::sleep(Duration::from_secs(3));
+    goes_on(node);
+    let most = resident_max(node);
+    assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+}
+
+/// Regression: only plain reads asked for the memory for a value; a write that is answered with one took it.
+#[test]
+fn writes_that_take_out_large_values_wait_for_memory() {
+    let cluster = Cluster::start(1);
+    let node = &cluster.nodes[0];
+    let mut client = Client::at(node);
+    client.say(&set("k", 1_000_000));
+    assert_eq!(client.line(), "+OK");
+    let take = "*5\r\n$3\r\nSET\r\n$1\r\nk\r\n$1\r\nz\r\n$2\r\nNX\r\n$3\r\nGET\r\n";
+    stays_small_beside(node, 400, take.repeat(12).as_bytes());
+    // It is answered to one who takes it.
+    client.say(take.as_bytes());
+    assert_eq!(client.values(1_000_000), 1);
+}
+
+/// Regression: each value of a command asked for the memory of those before it, so that nobody did for the last.
+#[test]
+fn the_last_value_of_a_command_waits_for_memory_like_the_others() {
+    let cluster = Cluster::start(1);
+    let node = &cluster.nodes[0];
+    let mut client = Client::at(node);
+    client.say(&set("k", 8_000_000));
+    assert_eq!(client.line(), "+OK");
+    let mget = b"*3\r\n$4\r\nMGET\r\n$1\r\nn\r\n$1\r\nk\r\n";
+    stays_small_beside(node, 60, mget);
+}
+
+/// Regression: batches of the native protocol counted by their bytes on the wire, of which an operation has twenty, and takes four hundred.
+#[test]
+fn batches_of_many_tiny_operations_count_as_what_they_become() {
+    const OPS: usize = 65_536;
+    let cluster = Cluster::start(3);
+    let node = &cluster.nodes[0];
+    let batch = |_| {
+        let get = |i: usize| OwnedOp::Get {
+            key: Bytes::from(vec![b'a' + (i % 16) as u8]),
+        };
+        of_cache((0..OPS).map(get))
+    };
+    let flood = frames((0..4).map(batch));
+    let writes: Vec<_> = (0..24)
+        .map(|_| {
+            let (mut socket, flood) = (native(node), flood.clone());
+            // It is not read while there is no memory for more; nor does it wait for its answers.
+            std::thread::spawn(move || {
+                let _ = socket.set_write_timeout(Some(Duration::from_secs(4)));
+                let _ = std::io::Write::write_all(&mut socket, &flood);
+                std::thread::sleep(Duration::from_secs(1));
+            })
+        })
+        .collect();
+    writes.into_iter().for_each(|w| w.join().expect("a client"));
+    goes_on(node);
+    let most = resident_max(node);
+    assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+}
+
+/// Four hundred appends to a value that has no room beside itself. Regression: each copied all of it before it was refused, and nobody else
+/// was answered by its bucket for ten seconds.
+#[test]
+fn appends_to_a_large_value_cost_little_where_there_is_no_memory() {
+    let cluster = Cluster::start(1);
+    let node = &cluster.nodes[0];
+    let mut client = Client::at(node);
+    for (key, bytes) in [("{k}other", 10), ("{k}", 40_000_000)] {
+        client.say(&set(key, bytes));
+        assert_eq!(client.line(), "+OK");
+    }
+    let mut appends = Client::at(node);
+    appends.say(
+        "*3\r\n$6\r\nAPPEND\r\n$3\r\n{k}\r\n$1\r\ny\r\n"
+            .repeat(400)
+            .as_bytes(),
+    );
+    let begun = Instant::now();
+    client.say(b"*2\r\n$3\r\nGET\r\n$8\r\n{k}other\r\n");
+    assert_eq!(client.values(10), 1);
+    for _ in 0..400 {
+        let line = appends.line();
+        assert!(line.starts_with("-OOM"), "{line}");
+    }
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+}
