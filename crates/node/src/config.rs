@@ -134,7 +134,7 @@ keys! {
     suspicion_ms: Millis = "350", "How long a neighbour may be silent before it is suspected.";
     heartbeat_ms: Millis = "150", "How often the directory's leader shows that it lives.";
     election_min_ms: Millis = "450", "The shortest silence of the directory's leader before an election. Two thirds of it are also how long a node waits for the answer of another in the directory.";
-    election_max_ms: Millis = "600", "The longest silence of the directory's leader before an election, unless elections follow each other quickly.";
+    election_max_ms: Millis = "600", "The longest silence of the directory's leader before an election.";
 }
 
 /// A configuration and where each of its values came from.
