@@ -1,13 +1,15 @@
-//! Group traffic to one peer: encoded as it is said, coalesced, bounded, and the oldest of it let go
-//! when there is too much. The group protocol bears the loss of any message, and says again what
-//! matters; what is old has been overtaken.
+//! Group traffic to one peer: coalesced, bounded, and the oldest of it let go when there is too much. The group protocol
+//! bears the loss of any message, and says again what matters; what is old has been overtaken.
+//!
+//! Small messages are encoded as they are said, one behind another. A large one waits as it is, for its bytes are those of the
+//! sender's log, whoever else they go to, and is encoded when it leaves: a queue that waits takes no memory for them.
 //!
 //! While much waits, what is short and urgent (acknowledgements with their promises, heartbeats) goes
 //! past it: a peer that is sent half a gigabyte must not lose its lease for it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
@@ -21,6 +23,12 @@ use crate::outbox::Piece;
 /// envelope by itself is larger.
 const BLOCK_BYTES: usize = 256 << 10;
 
+/// A message that carries more than this is encoded when it leaves.
+const ENCODED_LATE: usize = 16 << 10;
+
+/// Room for all that a large message has beside what it carries, most often.
+const FIELDS_BYTES: usize = 1 << 10;
+
 /// While no more than this waits, everything keeps its order: it leaves in one write anyway.
 const PASS_BEYOND: usize = 64 << 10;
 
@@ -30,10 +38,41 @@ const SPARE_MAX: usize = 2;
 /// So many pages are few: a chunk of a region, for which a client may wait.
 const PARTS_URGENT_MAX: usize = 16;
 
-#[derive(Default)]
-struct Block {
-    bytes: BytesMut,
-    envelopes: u64,
+/// Messages that leave together.
+enum Block {
+    Encoded {
+        bytes: BytesMut,
+        envelopes: u64,
+    },
+    /// A large one, of about so many bytes.
+    Late(Box<GroupEnvelope>, usize),
+}
+
+impl Block {
+    fn len(&self) -> usize {
+        match self {
+            Block::Encoded { bytes, .. } => bytes.len(),
+            Block::Late(_, weight) => *weight,
+        }
+    }
+
+    fn envelopes(&self) -> u64 {
+        match self {
+            Block::Encoded { envelopes, .. } => *envelopes,
+            Block::Late(..) => 1,
+        }
+    }
+
+    fn into_bytes(self) -> BytesMut {
+        match self {
+            Block::Encoded { bytes, .. } => bytes,
+            Block::Late(envelope, weight) => {
+                let mut bytes = BytesMut::with_capacity(weight + FIELDS_BYTES);
+                envelope.encode(&mut bytes);
+                bytes
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -46,13 +85,13 @@ struct Blocks {
     /// Memory of blocks that have been written: large pieces cost much to find and to give back.
     spare: Vec<BytesMut>,
     sent: u64,
-    frames: u64,
     dropped: u64,
 }
 
 /// The queue. It outlives connections.
 pub(crate) struct GroupQueue {
     blocks: Mutex<Blocks>,
+    frames: AtomicU64,
     bytes_max: usize,
     wake: Arc<Notify>,
     /// Something was put in, and nobody has seen to its being written.
@@ -72,6 +111,7 @@ impl GroupQueue {
     pub(crate) fn new(bytes_max: usize) -> GroupQueue {
         GroupQueue {
             blocks: Mutex::default(),
+            frames: AtomicU64::new(0),
             bytes_max,
             wake: Arc::default(),
             unsaid: AtomicBool::new(false),
@@ -93,20 +133,12 @@ impl GroupQueue {
             true => &mut blocks.urgent,
             false => &mut blocks.queue,
         };
-        let full = |block: &Block| block.bytes.len() >= BLOCK_BYTES;
-        if queue.back().is_none_or(full) {
-            queue.push_back(Block {
-                bytes: blocks.spare.pop().unwrap_or_default(),
-                envelopes: 0,
-            });
-        }
-        if let Some(block) = queue.back_mut() {
-            let before = block.bytes.len();
-            // Once, instead of growing under what is put in.
-            block.bytes.reserve(envelope.message.weight());
-            envelope.encode(&mut block.bytes);
-            block.envelopes += 1;
-            blocks.bytes += block.bytes.len() - before;
+        let weight = envelope.message.weight();
+        if weight > ENCODED_LATE {
+            queue.push_back(Block::Late(Box::new(envelope.clone()), weight));
+            blocks.bytes += weight;
+        } else {
+            blocks.bytes += append(queue, &mut blocks.spare, envelope, weight);
         }
         while blocks.bytes > self.bytes_max && blocks.urgent.len() + blocks.queue.len() > 1 {
             let oldest = blocks
@@ -163,14 +195,15 @@ impl GroupQueue {
             let Some(block) = blocks.next() else {
                 return;
             };
-            taken += block.bytes.len();
-            blocks.bytes -= block.bytes.len();
-            blocks.sent += block.envelopes;
-            blocks.frames += block.bytes.len().div_ceil(FRAME_BODY_MAX) as u64;
-            // The checksums are computed outside the lock.
+            blocks.bytes -= block.len();
+            blocks.sent += block.envelopes();
+            // Checksums are computed, and large ones encoded, outside the lock.
             drop(blocks);
+            let mut body = block.into_bytes();
+            taken += body.len();
+            let frames = body.len().div_ceil(FRAME_BODY_MAX) as u64;
+            self.frames.fetch_add(frames, Ordering::Relaxed);
             let request = next_request();
-            let mut body = block.bytes;
             while body.len() > FRAME_BODY_MAX {
                 out.push_back(Piece::group(request, true, body.split_to(FRAME_BODY_MAX)));
             }
@@ -183,10 +216,36 @@ impl GroupQueue {
         QueueCounts {
             queued_bytes: blocks.bytes,
             sent: blocks.sent,
-            frames: blocks.frames,
+            frames: self.frames.load(Ordering::Relaxed),
             dropped: blocks.dropped,
         }
     }
+}
+
+/// Encodes an envelope behind the others and says how many bytes that made.
+fn append(
+    queue: &mut VecDeque<Block>,
+    spare: &mut Vec<BytesMut>,
+    envelope: &GroupEnvelope,
+    weight: usize,
+) -> usize {
+    let has_room =
+        |block: &Block| matches!(block, Block::Encoded { bytes, .. } if bytes.len() < BLOCK_BYTES);
+    if !queue.back().is_some_and(has_room) {
+        queue.push_back(Block::Encoded {
+            bytes: spare.pop().unwrap_or_default(),
+            envelopes: 0,
+        });
+    }
+    let Some(Block::Encoded { bytes, envelopes }) = queue.back_mut() else {
+        unreachable!("one that is encoded was just seen at the end, or put there");
+    };
+    let before = bytes.len();
+    // Once, instead of growing under what is put in.
+    bytes.reserve(weight);
+    envelope.encode(bytes);
+    *envelopes += 1;
+    bytes.len() - before
 }
 
 impl Blocks {
@@ -196,8 +255,8 @@ impl Blocks {
 
     fn let_go(&mut self, block: Option<Block>) {
         if let Some(block) = block {
-            self.bytes -= block.bytes.len();
-            self.dropped += block.envelopes;
+            self.bytes -= block.len();
+            self.dropped += block.envelopes();
         }
     }
 }
@@ -216,119 +275,4 @@ fn is_urgent(message: &GroupMessage) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use bytes::Bytes;
-    use staves_model::{
-        DiskId, Epoch, GroupId, Incarnation, Label, MemberId, MemberSlot, NodeId, Time,
-    };
-    use staves_wire::group::{Delta, PageContent, PagePart};
-
-    fn envelope(message: GroupMessage) -> GroupEnvelope {
-        GroupEnvelope {
-            group: GroupId(1),
-            epoch: Epoch(1),
-            from: MemberId::new(NodeId(2), Incarnation(2)),
-            to: DiskId::MEMORY,
-            message,
-        }
-    }
-
-    fn delta(len: usize) -> GroupEnvelope {
-        let label = Label {
-            epoch: Epoch(1),
-            seq: 1,
-        };
-        let delta = Delta {
-            label,
-            request: None,
-            answer: Bytes::new(),
-            runs: Vec::new(),
-            bytes: Bytes::from(vec![1; len]),
-        };
-        envelope(GroupMessage::Deltas {
-            stream: 0,
-            deltas: vec![delta],
-            stable: 0,
-            purgeable: 0,
-            last: 1,
-            clock: Time(1),
-            want_extents: 0,
-        })
-    }
-
-    fn ack() -> GroupEnvelope {
-        envelope(GroupMessage::Ack {
-            slot: MemberSlot(1),
-            stream: 0,
-            prefix: 1,
-            synced: 1,
-            gap: false,
-            clock: Time(1),
-            promise: true,
-            granted_extents: 0,
-            rests: false,
-        })
-    }
-
-    /// The lengths of the pieces that are taken.
-    fn taken(queue: &GroupQueue, bytes_max: usize) -> Vec<usize> {
-        let mut out = VecDeque::new();
-        queue.take(100, bytes_max, || 1, &mut out);
-        out.iter().map(Piece::len).collect()
-    }
-
-    #[test]
-    fn a_promise_does_not_wait_behind_megabytes() {
-        let queue = GroupQueue::new(64 << 20);
-        (0..8).for_each(|_| queue.put(&delta(1 << 20)));
-        queue.put(&ack());
-        queue.put(&ack());
-        let all = taken(&queue, usize::MAX);
-        assert!(all[0] < 1000, "{all:?}");
-        assert!(all[1..].iter().sum::<usize>() > 8 << 20, "{all:?}");
-        assert_eq!(queue.counts().queued_bytes, 0);
-        assert_eq!(queue.counts().sent, 10);
-    }
-
-    #[test]
-    fn pages_that_a_client_waits_for_pass_those_of_the_sweep() {
-        let queue = GroupQueue::new(64 << 20);
-        let parts = |count: u32| {
-            let part = |page| PagePart {
-                page,
-                labels: vec![None; 4].into(),
-                content: PageContent::Bytes(Bytes::from(vec![1; staves_model::PAGE_BYTES])),
-            };
-            envelope(GroupMessage::Parts {
-                slot: MemberSlot(1),
-                parts: (0..count).map(part).collect(),
-            })
-        };
-        (0..8).for_each(|_| queue.put(&parts(64)));
-        queue.put(&parts(1));
-        let all = taken(&queue, usize::MAX);
-        assert!((4096..5000).contains(&all[0]), "{all:?}");
-        assert!(all[1..].iter().all(|len| *len > 64 * 4096), "{all:?}");
-    }
-
-    #[test]
-    fn no_more_is_taken_at_a_time_than_asked_for() {
-        let queue = GroupQueue::new(64 << 20);
-        (0..8).for_each(|_| queue.put(&delta(1 << 20)));
-        let first: usize = taken(&queue, 1 << 20).iter().sum();
-        assert!(first < 3 << 20, "{first}");
-        assert_eq!(taken(&queue, usize::MAX).len(), 14, "two pieces each");
-    }
-
-    #[test]
-    fn the_urgent_is_bounded_too_and_goes_last() {
-        let queue = GroupQueue::new(1 << 20);
-        queue.put(&delta(1 << 19));
-        while queue.counts().dropped == 0 {
-            queue.put(&ack());
-        }
-        assert!(queue.counts().queued_bytes <= 1 << 20);
-        assert_eq!(queue.counts().dropped, 1, "the large one");
-    }
-}
+mod tests;
