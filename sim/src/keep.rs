@@ -11,6 +11,8 @@ impl World {
         self.detect();
         let now = self.directory.clock(self.now);
         let reports = std::mem::take(&mut self.directory.reports);
+        let cuts = self.directory.detector.cuts();
+        self.directory.planner.see_cuts(cuts);
         let proposals = self
             .directory
             .planner
@@ -58,6 +60,11 @@ impl World {
             self.cover.count("twin called in");
         }
         self.check_twins(&group);
+        let sources = group.last_open.members.iter().flatten();
+        let run = sources.filter(|x| self.directory.map.runs(x.id)).count();
+        if m == 1 && run >= 3 && group.kept.iter().flatten().count() == 1 {
+            self.cover.count("one of three that run goes on alone");
+        }
         let moved = |s: &usize| group.kept[*s].is_some_and(|from| from.index() != *s);
         if m > 1 && (0..m).any(|s| moved(&s)) {
             self.cover.count("twin took a data bucket's place");
