@@ -213,6 +213,12 @@ impl Batch {
         taken
     }
 
+    /// It holds no memory then. False if there are values in it.
+    fn gives_all_back(&self) -> bool {
+        self.expects(0);
+        self.state.lock().bytes() == 0
+    }
+
     /// Waits for memory for so many bytes more than it has, a short time. True if it got it.
     async fn room(&self, in_flight: &InFlight, bytes: usize, deadline: Instant) -> bool {
         loop {

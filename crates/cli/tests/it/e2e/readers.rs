@@ -1,5 +1,14 @@
 //! Clients that take all that they ask for, and ask for more together than a node has memory for: all are answered.
 
+use std::io::{Read, Write};
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use staves_wire::Message;
+use staves_wire::cache::OwnedOp;
+use staves_wire::frame::{FLAG_MORE, HEADER_BYTES, Header};
+
+use super::crowds::{frames, native, of_cache};
 use super::floods::{Client, set};
 use super::*;
 
@@ -49,4 +58,57 @@ fn clients_that_ask_for_more_than_the_memory_are_all_answered() {
         let given = values_given(node, &mget, 1, bytes);
         assert_eq!(given, all, "MGETs of {bytes} bytes");
     }
+}
+
+/// The longest time in which no client got anything.
+struct Pauses(Mutex<(Instant, Duration)>);
+
+impl Pauses {
+    fn came(&self) {
+        let mut guard = self.0.lock().expect("no reader fails");
+        let (last, longest) = *guard;
+        *guard = (Instant::now(), longest.max(last.elapsed()));
+    }
+}
+
+/// Twenty clients of the native protocol ask for more values at once than go at once, of this node and of others, and take all. Regression:
+/// batches that had some waited for memory for one more of another node, and held what others waited for: nothing came for three to
+/// five seconds.
+#[test]
+fn batches_that_have_values_give_them_where_there_is_no_memory_for_more() {
+    let cluster = Cluster::start(3);
+    let node = &cluster.nodes[0];
+    let mut client = Client::at(node);
+    for i in 0..KEYS {
+        client.say(&set(&format!("key{i:02}"), 64 << 10));
+        assert_eq!(client.line(), "+OK");
+    }
+    let get = |i: usize| OwnedOp::Get {
+        key: Bytes::from(format!("key{:02}", i % KEYS)),
+    };
+    let Message::Service(mut batch) = of_cache((0..4096).map(get)) else {
+        unreachable!("it is one to a service");
+    };
+    (batch.answer_bytes_max, batch.strict) = (u32::MAX, true);
+    let asked = frames([Message::Service(batch.clone()), Message::Service(batch)]);
+    let pauses = Pauses(Mutex::new((Instant::now(), Duration::ZERO)));
+    let read = || {
+        let mut socket = native(node);
+        socket.write_all(&asked).expect("it takes bytes");
+        let mut answers = 0;
+        while answers < 2 {
+            let mut header = [0; HEADER_BYTES];
+            socket.read_exact(&mut header).expect("an answer");
+            let header = Header::decode(&header).expect("the node speaks well");
+            let mut body = vec![0; header.body_len as usize];
+            socket.read_exact(&mut body).expect("all of it");
+            answers += usize::from(header.flags & FLAG_MORE == 0);
+            pauses.came();
+        }
+    };
+    for _ in 0..3 {
+        std::thread::scope(|scope| (0..20).for_each(|_| drop(scope.spawn(read))));
+    }
+    let (_, longest) = pauses.0.into_inner().expect("no reader fails");
+    assert!(longest < Duration::from_millis(2500), "{longest:?}");
 }

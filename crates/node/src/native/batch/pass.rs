@@ -102,6 +102,14 @@ impl PassedOn {
         self.request.answer_bytes_max = needs.max(has);
         let in_flight = &self.host.options().in_flight;
         let more = needs.saturating_sub(has) as usize;
-        more == 0 || self.batch.room(in_flight, more, self.deadline).await
+        if more == 0 || self.batch.try_room(more) {
+            return true;
+        }
+        // Who waits holds nothing of what others wait for. One that has values gives those.
+        self.batch.gives_all_back()
+            && self
+                .batch
+                .room(in_flight, needs as usize, self.deadline)
+                .await
     }
 }
