@@ -348,6 +348,7 @@ impl ConnectionShared {
     fn answer(&self, incoming: Incoming) -> Result<(), NetError> {
         let raw = match incoming {
             Incoming::Message(raw) => raw,
+            Incoming::GivenUp(_) => return Ok(()),
             Incoming::TooLarge { header, bytes_max } => {
                 if let Some((opcode, tell)) = self.waiting.lock().requests.remove(&header.request) {
                     // Whoever answers has done what was asked.
@@ -655,7 +656,7 @@ impl Greeting<'_> {
             let next = self.decoder.next(&mut self.buffer);
             match next.map_err(|error| self.failed(error.to_string()))? {
                 Some(Incoming::Message(raw)) => break raw,
-                Some(Incoming::TooLarge { .. }) => {
+                Some(Incoming::TooLarge { .. } | Incoming::GivenUp(_)) => {
                     return Err(self.failed("its answer is too large".into()));
                 }
                 None => {}

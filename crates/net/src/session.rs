@@ -187,8 +187,9 @@ impl Input {
                 return Ok(incoming);
             }
             let more = self.decoder.wanted().saturating_sub(self.buffer.len());
-            if is_client {
-                self.wait_for_room(more).await?;
+            if is_client && let Err(text) = self.wait_for_room(more).await {
+                self.part.waits_no_more();
+                return self.decoder.give_up().map(Some).ok_or(text);
             }
             let most = match is_client {
                 true => more.max(self.part.of().read_bytes(READ_BYTES)),
@@ -274,6 +275,9 @@ impl<H: Handler> Session<'_, H> {
             };
             match incoming {
                 Incoming::Message(raw) => self.admit(raw, input, is_client).await?,
+                Incoming::GivenUp(header) => {
+                    self.refuse(header.request, ErrorCode::Busy, input.part.of().refusal());
+                }
                 Incoming::TooLarge { header, bytes_max } => {
                     let text = format!("a message of more than {bytes_max} bytes is refused");
                     self.refuse(header.request, ErrorCode::TooLarge, text);

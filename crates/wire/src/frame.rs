@@ -129,6 +129,11 @@ fn guess(bytes: &[u8; 4]) -> &'static str {
 }
 
 impl Header {
+    /// The message of which the frame is, among those of a connection.
+    fn key(&self) -> (u64, bool) {
+        (self.request, self.flags & FLAG_ANSWER != 0)
+    }
+
     /// Writes it, checksum and all.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
@@ -301,6 +306,8 @@ pub enum Incoming {
         /// The limit.
         bytes_max: usize,
     },
+    /// A message that its reader gave up ([`Decoder::give_up`]), by its first frame's header. The rest of the connection is well.
+    GivenUp(Header),
 }
 
 /// A message of which frames are still to come.
@@ -311,6 +318,22 @@ struct Unfinished {
     refused: bool,
 }
 
+impl Unfinished {
+    fn of(first: Header) -> Unfinished {
+        Unfinished {
+            first,
+            body: BytesMut::new(),
+            refused: false,
+        }
+    }
+
+    /// The bytes that it gives back.
+    fn refuse(&mut self) -> usize {
+        self.refused = true;
+        std::mem::take(&mut self.body).len()
+    }
+}
+
 /// Puts messages together from the bytes of one connection, one direction.
 pub struct Decoder {
     limits: Limits,
@@ -319,6 +342,8 @@ pub struct Decoder {
     unfinished_bytes: usize,
     /// The header of the frame whose body is awaited.
     header: Option<Header>,
+    /// Bytes of a body that are thrown away.
+    skip: usize,
 }
 
 impl Decoder {
@@ -329,6 +354,7 @@ impl Decoder {
             unfinished: BTreeMap::new(),
             unfinished_bytes: 0,
             header: None,
+            skip: 0,
         }
     }
 
@@ -351,6 +377,28 @@ impl Decoder {
         !self.unfinished.is_empty() || self.header.is_some_and(|header| header.body_len > LARGE)
     }
 
+    /// Throws away the message whose frame is awaited, as there is no memory for it; between frames, one that has begun. `None` if
+    /// there is none.
+    pub fn give_up(&mut self) -> Option<Incoming> {
+        let Some(header) = self.header.take() else {
+            let begun = self.unfinished.values_mut().find(|part| !part.refused)?;
+            self.unfinished_bytes -= begun.refuse();
+            return Some(Incoming::GivenUp(begun.first));
+        };
+        self.skip = header.body_len as usize;
+        let key = header.key();
+        let mut part = self
+            .unfinished
+            .remove(&key)
+            .unwrap_or(Unfinished::of(header));
+        self.unfinished_bytes -= part.refuse();
+        let first = part.first;
+        if header.flags & FLAG_MORE != 0 {
+            self.unfinished.insert(key, part);
+        }
+        Some(Incoming::GivenUp(first))
+    }
+
     /// Takes the next message off the front of `buffer`; `None` when more bytes are needed.
     pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, FrameError> {
         loop {
@@ -364,6 +412,9 @@ impl Decoder {
     }
 
     fn next_frame(&mut self, buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, FrameError> {
+        let skipped = self.skip.min(buffer.len());
+        buffer.advance(skipped);
+        self.skip -= skipped;
         if self.header.is_none() {
             let Some(bytes) = buffer.first_chunk::<HEADER_BYTES>() else {
                 // Who speaks another protocol may wait for an answer to less than a header.
@@ -393,7 +444,7 @@ impl Decoder {
 
     /// A frame takes its place: as a message of its own, or as a part of one.
     fn place(&mut self, header: Header, body: Bytes) -> Result<Option<Incoming>, FrameError> {
-        let key = (header.request, header.flags & FLAG_ANSWER != 0);
+        let key = header.key();
         let more = header.flags & FLAG_MORE != 0;
         if !self.unfinished.contains_key(&key) {
             if !more {
@@ -402,12 +453,7 @@ impl Decoder {
             if self.unfinished.len() >= self.limits.unfinished_max {
                 return Err(FrameError::Unfinished(self.limits.unfinished_max));
             }
-            let begun = Unfinished {
-                first: header,
-                body: BytesMut::new(),
-                refused: false,
-            };
-            self.unfinished.insert(key, begun);
+            self.unfinished.insert(key, Unfinished::of(header));
         }
         let bytes_max = self.bytes_max(header.opcode);
         let Some(part) = self.unfinished.get_mut(&key) else {
@@ -423,9 +469,7 @@ impl Decoder {
             let beyond = part.body.len() + body.len() > bytes_max
                 || self.unfinished_bytes + body.len() > self.limits.unfinished_bytes_max;
             if beyond {
-                part.refused = true;
-                self.unfinished_bytes -= part.body.len();
-                part.body = BytesMut::new();
+                self.unfinished_bytes -= part.refuse();
                 incoming = Some(Incoming::TooLarge {
                     header: part.first,
                     bytes_max,

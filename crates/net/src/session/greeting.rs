@@ -113,7 +113,7 @@ async fn admit<H: Handler>(
 fn request_of(incoming: &Incoming) -> u64 {
     match incoming {
         Incoming::Message(raw) => raw.header.request,
-        Incoming::TooLarge { header, .. } => header.request,
+        Incoming::TooLarge { header, .. } | Incoming::GivenUp(header) => header.request,
     }
 }
 

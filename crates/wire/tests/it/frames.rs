@@ -103,6 +103,32 @@ fn a_message_beyond_the_limit_is_refused_once_and_harms_no_other() {
     assert!(got.into_iter().map(message_of).eq([well]));
 }
 
+/// Wherever a message is given up, it is said once, its rest is thrown away, and those beside it come whole.
+#[test]
+fn a_message_that_is_given_up_harms_no_other() {
+    let (one, two) = (large(FRAME_BODY_MAX / 2, 1), large(5 << 19, 2));
+    for message in [&one, &two] {
+        let stream = [frames(7, message), frames(8, &one)].concat().concat();
+        let len = stream.len() - frames(8, &one).concat().len();
+        for at in [HEADER_BYTES, HEADER_BYTES + 1, len / 3, len / 2, len - 1] {
+            let mut decoder = Decoder::new(Limits::default());
+            let mut buffer = BytesMut::from(&stream[..at]);
+            assert_eq!(decoder.next(&mut buffer), Ok(None));
+            let Some(Incoming::GivenUp(header)) = decoder.give_up() else {
+                panic!("a message has begun at {at}");
+            };
+            assert_eq!((header.request, decoder.unfinished_bytes()), (7, 0));
+            buffer.extend_from_slice(&stream[at..]);
+            let mut got = Vec::new();
+            while let Some(incoming) = decoder.next(&mut buffer).expect("sound") {
+                got.push(incoming);
+            }
+            assert!(got.into_iter().map(message_of).eq([one.clone()]), "{at}");
+            assert_eq!(decoder.give_up(), None);
+        }
+    }
+}
+
 #[test]
 fn messages_that_fit_a_frame_by_their_kind_are_not_put_together_from_more() {
     let piece = vec![0; FRAME_BODY_MAX];
