@@ -38,10 +38,12 @@ const STEP_BYTES: usize = 4 << 10;
 const ROOM_WAIT_MS: std::ops::Range<u64> = 3000..6000;
 /// The longest sleep of a waiting request before it looks again: what the native door writes out wakes nobody.
 const LOOK: Duration = Duration::from_millis(100);
-/// In this time a connection that holds memory for which others wait must have moved [`SMALL_BYTES`], and a part of what it holds.
-const MOVES_WITHIN: Duration = Duration::from_secs(10);
+/// In this time a connection that holds memory for which others wait must have moved so much, and a part of what it holds. It is no longer
+/// than the longest wait, so that most get what is given back.
+const MOVES_WITHIN: Duration = Duration::from_secs(5);
+const MOVES_BYTES: usize = 32 << 10;
 /// That part of it: a value that fills the memory is there in ten minutes, or its client is closed.
-const MOVES_PART: usize = 64;
+const MOVES_PART: usize = 128;
 
 /// The budget of a node.
 #[derive(Debug)]
@@ -360,7 +362,7 @@ impl InFlightPart {
     pub async fn stuck(&mut self) {
         loop {
             tokio::time::sleep_until(self.moving_since + self.of.moves_within).await;
-            let least = SMALL_BYTES.max(self.counted / MOVES_PART);
+            let least = MOVES_BYTES.max(self.counted / MOVES_PART);
             if self.counted > 0 && self.moved < least && self.of.is_waited_for() {
                 return;
             }

@@ -157,7 +157,7 @@ async fn who_holds_what_others_wait_for_has_to_move() {
     let mut c = InFlightPart::new(all.clone());
     b.set(0);
     c.set(128 * MIB);
-    for (bytes, closed) in [(4 * MIB, false), (MIB, true)] {
+    for (bytes, closed) in [(4 * MIB, false), (MIB / 2, true)] {
         (c.moved, c.moving_since) = (0, Instant::now());
         c.moved(bytes);
         let waits = async {
