@@ -208,6 +208,25 @@ impl Outbox {
         Ok(())
     }
 
+    /// Puts a frame in behind the others. It is let go if the connection is over.
+    pub(crate) fn put_frame(&self, frame: BytesMut) {
+        let mut frames = self.frames.lock();
+        if frames.closed {
+            return;
+        }
+        let is_first = frames.is_empty();
+        let added = frame.len();
+        match added > BULK_BYTES {
+            true => frames.bulk.push_back(OutboxChunk::new(frame)),
+            false => frames.chunks.push_back(OutboxChunk::new(frame)),
+        }
+        self.more(added);
+        drop(frames);
+        if is_first {
+            self.wake.notify_one();
+        }
+    }
+
     /// A large message is encoded outside the lock: others have something to say meanwhile.
     fn put_bulk(
         &self,

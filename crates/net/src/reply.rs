@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use staves_model::Revision;
 use staves_wire::frame::Envelope;
+use staves_wire::service::EncodedAnswers;
 use staves_wire::{ErrorCode, Kind, Message};
 use tokio::sync::Notify;
 
@@ -198,9 +200,24 @@ impl Reply {
         self.put(answer);
     }
 
+    /// Answers with what is encoded by now.
+    pub fn send_encoded(mut self, answers: EncodedAnswers, revision: Revision) {
+        self.answered = true;
+        self.outbox
+            .put_frame(answers.into_frame(self.envelope(), revision));
+    }
+
     /// Answers with an error packet.
     pub fn error(self, code: ErrorCode, text: impl Into<String>) {
         self.send(&Message::error(code, text));
+    }
+
+    fn envelope(&self) -> Envelope {
+        Envelope {
+            request: self.request,
+            answer: true,
+            deadline_ms: 0,
+        }
     }
 
     fn put(&mut self, answer: &Message) {
@@ -210,11 +227,7 @@ impl Reply {
             "a request is answered with an answer"
         );
         self.answered = true;
-        let envelope = Envelope {
-            request: self.request,
-            answer: true,
-            deadline_ms: 0,
-        };
+        let envelope = self.envelope();
         let put = self
             .outbox
             .put(envelope, answer, staves_wire::frame::MESSAGE_BYTES_MAX);

@@ -221,18 +221,26 @@ pub fn encode(envelope: Envelope, message: &Message, out: &mut BytesMut) {
         let to = from + frame * HEADER_BYTES;
         out.copy_within(from..from + len, to);
         let flags = if frame < further { FLAG_MORE } else { 0 };
-        let header = header_of(envelope, message, flags, &out[to..to + len]);
+        let of = (message.opcode(), message.epoch());
+        let header = header_of(envelope, of, flags, &out[to..to + len]);
         out[to - HEADER_BYTES..to].copy_from_slice(&header.encode());
     }
 }
 
-fn header_of(envelope: Envelope, message: &Message, flags: u16, body: &[u8]) -> Header {
+/// Writes the header of a message with this opcode and epoch into the first bytes of its one frame, whose body is behind them.
+pub(crate) fn seal(envelope: Envelope, of: (Opcode, u64), frame: &mut [u8]) {
+    let (header, body) = frame.split_at_mut(HEADER_BYTES);
+    header.copy_from_slice(&header_of(envelope, of, 0, body).encode());
+}
+
+fn header_of(envelope: Envelope, of: (Opcode, u64), flags: u16, body: &[u8]) -> Header {
+    let (opcode, epoch) = of;
     Header {
         format: FRAME_FORMAT,
-        opcode: message.opcode() as u8,
+        opcode: opcode as u8,
         flags: flags | if envelope.answer { FLAG_ANSWER } else { 0 },
         request: envelope.request,
-        epoch: message.epoch(),
+        epoch,
         deadline_ms: envelope.deadline_ms,
         body_len: u32::try_from(body.len()).expect("a frame's body is at most FRAME_BODY_MAX"),
         body_crc: crc32c(body),

@@ -1,5 +1,6 @@
 //! Batches of operations of the native protocol, of any service: taken apart by bucket, answered together.
 
+mod at_once;
 mod hand;
 mod pass;
 
@@ -369,6 +370,13 @@ pub(crate) fn serve(
     pass_on: bool,
     asker: Asker,
 ) {
+    let asker = match asker {
+        Asker::Wire(reply) => match at_once::serve(host, &request, deadline, reply) {
+            Ok(()) => return,
+            Err(reply) => Asker::Wire(reply),
+        },
+        here => here,
+    };
     let asked = AskedBatch {
         request,
         deadline,

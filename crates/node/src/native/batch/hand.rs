@@ -19,7 +19,7 @@ use crate::native::numbers;
 use crate::native::sides::{Side, Sides};
 
 /// The cell of an operation's data bucket; of the node's two, the one that answers for it.
-fn cell_of<'a>(
+pub(super) fn cell_of<'a>(
     routes: &'a Routes,
     pool: &'a PoolRoutes,
     request: &ServiceRequest,

@@ -111,4 +111,31 @@ async fn a_value_beyond_what_is_left_of_the_bound_is_not_read() {
     assert_eq!((some.answers.len(), some.needs_bytes), (3, 200));
     let all = serve_and_wait(&host, request(gets(), 401), deadline).await;
     assert_eq!(all.answers[2..], [value(2, 200), value(1, 100)]);
+    // Those that may have any number of bytes are the same by the short way, which goes no further than it may.
+    let read = |ops, bound, free| at_once::read(&host, &request(ops, bound), deadline, free);
+    let short = read(gets(), 0, usize::MAX).expect("all lies here");
+    let envelope = staves_wire::frame::Envelope::default();
+    let mut long = bytes::BytesMut::new();
+    let revision = all.revision;
+    staves_wire::frame::encode(envelope, &Message::ServiceAnswers(all), &mut long);
+    assert_eq!(short.into_frame(envelope, revision), long);
+    assert!(
+        read(gets(), 299, usize::MAX).is_none(),
+        "beyond the asker's bound"
+    );
+    assert!(read(gets(), 0, 300).is_none(), "beyond the memory for it");
+    let other = NumberedOp {
+        to: Address::Bucket(staves_model::GroupId(9), staves_model::MemberSlot(0)),
+        ..get(b"a")
+    };
+    assert!(
+        read(vec![get(b"a"), other], 0, usize::MAX).is_none(),
+        "not here"
+    );
+    let number = |op| NumberedOp { number: 1, ..op };
+    assert!(read(vec![number(get(b"a"))], 0, usize::MAX).is_none());
+    let write = vec![set(b"a", &[3; 10])];
+    assert!(read(write, 0, usize::MAX).is_none());
+    let gets = serve_and_wait(&host, request(vec![get(b"a")], 0), deadline).await;
+    assert_eq!(gets.answers, [value(1, 100)], "the write was not done");
 }
