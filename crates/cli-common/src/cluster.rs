@@ -3,6 +3,9 @@
 //! The node of `--cluster` that answers first is asked; it serves a request or passes it on. A further node is asked by its
 //! address where a figure is its own. Every request ends by the deadline.
 
+mod report;
+
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,18 +21,14 @@ use staves_wire::service::Answer;
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
 
-use crate::codes::Code;
-use crate::failure::{self, Failure, failed, from_net, not_reached};
+use crate::failure::{Failure, failed, from_net, not_reached};
 use crate::options::GlobalOptions;
 use crate::running::runtime;
 
-/// The least time of a look into a failure.
-const LEAST: Duration = Duration::from_millis(50);
+pub use self::report::MAJORITY_REMEDY;
+
 /// Longest wait for each further node's facts.
 const FACTS: Duration = Duration::from_millis(1000);
-
-/// The remedy if the directory has no majority.
-pub const MAJORITY_REMEDY: &str = "bring its voters back with their data folders";
 
 /// A cluster, as one command sees it.
 pub struct Cluster {
@@ -39,8 +38,8 @@ pub struct Cluster {
     pub client: Client,
     /// The time that the command may take.
     pub deadline: Duration,
-    /// The end of that time, for a command that keeps to it.
-    pub until: Instant,
+    /// The end of that time.
+    end: Cell<Instant>,
 }
 
 impl Cluster {
@@ -81,7 +80,7 @@ impl Cluster {
             client: client.map_err(not_reached)?,
             runtime,
             deadline,
-            until,
+            end: Cell::new(until),
         })
     }
 
@@ -95,7 +94,17 @@ impl Cluster {
 
     /// The rest of the command's time.
     pub fn left(&self) -> Duration {
-        self.until.saturating_duration_since(Instant::now())
+        self.end().saturating_duration_since(Instant::now())
+    }
+
+    /// The end of the command's time, for what keeps to it.
+    pub fn end(&self) -> Instant {
+        self.end.get()
+    }
+
+    /// Gives the command its time once more: a person was asked, or it is another command's session.
+    pub fn begin_again(&self) {
+        self.end.set(self.until());
     }
 
     /// The end of a request that begins now.
@@ -103,30 +112,14 @@ impl Cluster {
         Instant::now() + self.deadline
     }
 
-    /// The same for a request whose failure is looked into: a fifth of the deadline is for that.
+    /// The end of what is waited for if a failure is looked into: a fifth of the command's time is for that.
     pub fn until_looked(&self) -> Instant {
-        Instant::now() + self.deadline * 4 / 5
+        self.end() - self.deadline / 5
     }
 
-    /// The status of the cluster, with the facts of each node that answers in time.
-    pub fn status(&self) -> anyhow::Result<StatusReport> {
-        self.status_by(self.until())
-    }
-
-    /// The same, within another time.
-    pub fn status_by(&self, until: Instant) -> anyhow::Result<StatusReport> {
-        let address = self.client.answered_at();
-        let mut report = read_status(self.ask_by(&address, &Message::Status, until)?)?;
-        let without = report.nodes.iter().filter(|n| n.up && n.facts.is_none());
-        let (asked, asks): (Vec<u64>, Vec<_>) = without
-            .map(|node| (node.id, (node.native.clone(), Message::Status)))
-            .unzip();
-        // A node that does not answer is shown without its figures.
-        let answers = self.ask_all_by(asks, until.min(Instant::now() + FACTS));
-        let others = answers.into_iter().flatten().map(read_status);
-        others.flatten().for_each(|other| report.absorb(other));
-        report.silent(&asked);
-        Ok(report)
+    /// The same for a change. It has some time, however long was looked at things before.
+    fn until_changed(&self) -> Instant {
+        self.until_looked().max(Instant::now() + self.deadline / 5)
     }
 
     /// The newest map of the node that is asked.
@@ -168,12 +161,12 @@ impl Cluster {
 
     /// The same, if the map has not moved on from this revision: refused if it has.
     pub fn propose_on(&self, change: &Change, expected: Option<Revision>) -> anyhow::Result<()> {
-        let until = self.until();
-        let made = self.wait(self.client.propose_on(expected, change));
+        let until = self.until_changed();
+        let made = self.wait(self.client.propose_by(expected, change, until));
         let made = made.and_then(|made| {
             made.map_err(|(_, reason)| Failure::Wire(ErrorCode::Refused, reason).into())
         });
-        made.map_err(|error| self.undecided(error, until))
+        made.map_err(|error| self.undecided(error))
     }
 
     /// Drains a node, or resumes it.
@@ -183,43 +176,10 @@ impl Cluster {
             true => Message::NodeDrain(target),
             false => Message::NodeResume(target),
         };
-        let (until, address) = (self.until(), self.client.answered_at());
-        let answer = self.ask_by(&address, &message, self.until_looked());
-        let answer = answer.map_err(|error| self.undecided(error, until))?;
+        let address = self.client.answered_at();
+        let answer = self.ask_by(&address, &message, self.until_changed());
+        let answer = answer.map_err(|error| self.undecided(error))?;
         done(&message, &answer)
-    }
-
-    /// Fails if the directory can decide nothing, and names the voters that are missing.
-    pub fn can_decide(&self) -> anyhow::Result<()> {
-        match self.status()?.undecided() {
-            None => Ok(()),
-            Some(why) => {
-                let code = ErrorCode::NoQuorum;
-                Err(no_majority(code, &why, "nothing was changed"))
-            }
-        }
-    }
-
-    /// The reason why a change was not answered for: most often, the directory has no majority.
-    fn undecided(&self, error: anyhow::Error, until: Instant) -> anyhow::Error {
-        let (code, then) = match failure::code(&error) {
-            Code::Wire(ErrorCode::NoQuorum | ErrorCode::NotLeader) => {
-                (ErrorCode::NoQuorum, "nothing was changed")
-            }
-            Code::Wire(code @ (ErrorCode::Deadline | ErrorCode::Unreachable)) => {
-                (code, "the change may still be made once it has")
-            }
-            _ => return error,
-        };
-        match self.missing_majority(until.max(Instant::now() + LEAST)) {
-            Some(why) => no_majority(code, &why, then),
-            None => error,
-        }
-    }
-
-    /// The voters that the directory misses, if it can decide nothing.
-    pub fn missing_majority(&self, until: Instant) -> Option<String> {
-        self.status_by(until).ok()?.undecided()
     }
 
     /// Returns true if this is the node that is asked.
@@ -288,10 +248,6 @@ impl Cluster {
         let asked = self.client.ask_at(address, question, until);
         self.runtime.block_on(asked).map_err(from_net)
     }
-}
-
-fn no_majority(code: ErrorCode, why: &str, then: &str) -> anyhow::Error {
-    Failure::Wire(code, format!("{why}; {then}; {MAJORITY_REMEDY}")).into()
 }
 
 fn read_status(answer: Message) -> anyhow::Result<StatusReport> {

@@ -283,7 +283,9 @@ impl Nodes {
 
     /// Makes a change of the cluster's map, through any node that runs.
     pub fn propose(&mut self, change: &Change) -> anyhow::Result<()> {
-        self.cluster()?.propose(change).map(|_| ())
+        let cluster = self.cluster()?;
+        cluster.begin_again();
+        cluster.propose(change)
     }
 
     /// The native doors of all running nodes.

@@ -94,10 +94,10 @@ fn drop_dataset(session: &Cluster, dataset: &str, yes: bool, out: Format) -> any
             used.unwrap_or_default()
         );
         let not_done = format!("dataset '{dataset}' was not dropped");
-        confirmed(&would, "Drop it?", "drops it", &not_done, out)?;
+        confirmed(session, &would, "Drop it?", "drops it", &not_done, out)?;
     }
     let name = dataset.to_owned();
-    session.wait(session.client.propose(&Change::DropDataset { name }))?;
+    session.propose(&Change::DropDataset { name })?;
     let answer = json!({ "dataset": dataset, "result": "dropped" });
     let line = format!("dataset '{dataset}' is dropped");
     output::changed(out, answer, line, used.map(goes_on))
@@ -126,10 +126,10 @@ fn unpin(session: &Cluster, dataset: &str, paths: &[String], out: Format) -> any
     let goes: Vec<&Pin> = pins.into_iter().filter(is_below).collect();
     let sum: u64 = goes.iter().map(|pin| pin.size).sum();
     if !goes.is_empty() {
-        session.wait(session.client.propose(&Change::UnpinFiles {
+        session.propose(&Change::UnpinFiles {
             dataset: dataset.to_owned(),
             paths: goes.iter().map(|pin| pin.path.clone()).collect(),
-        }))?;
+        })?;
     }
     let answer =
         json!({ "dataset": dataset, "files": goes.len(), "bytes": sum, "result": "unpinned" });
@@ -150,7 +150,7 @@ fn is_there(session: &Cluster, dataset: &str, path: &[u8]) -> anyhow::Result<()>
     };
     let path = path.to_owned();
     let stat = aside(move || Ok(data.stat(&path)))?;
-    let stat = async { timeout_at(session.until.into(), stat).await };
+    let stat = async { timeout_at(session.end().into(), stat).await };
     match session.runtime.block_on(stat) {
         Ok(Ok(Ok(Err(error @ SourceError::NotFound { .. })))) => Err(no_source(error)),
         _ => Ok(()),
@@ -241,7 +241,7 @@ fn newest(session: &Cluster) -> Arc<ClusterMap> {
 
 /// A dataset by name, as the map has it. Its source is not waited for beyond the deadline.
 fn open(session: &Cluster, name: &str) -> anyhow::Result<Dataset> {
-    open_by(session, name, session.until)
+    open_by(session, name, session.end())
 }
 
 fn open_by(session: &Cluster, name: &str, until: Instant) -> anyhow::Result<Dataset> {

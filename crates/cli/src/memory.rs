@@ -43,7 +43,13 @@ fn undecided(cluster: &Cluster, command: &Memory, error: anyhow::Error) -> anyho
     else {
         return error;
     };
-    let until = Instant::now() + (cluster.deadline / 5).max(Duration::from_secs(1));
+    let until = match command {
+        // They may take longer than the deadline as long as they get on.
+        Memory::Read { .. } | Memory::Write { .. } => {
+            Instant::now() + (cluster.deadline / 5).max(Duration::from_secs(1))
+        }
+        _ => cluster.until_told(),
+    };
     let Some(why) = cluster.missing_majority(until) else {
         return error;
     };
@@ -93,7 +99,7 @@ fn obey(session: &Cluster, command: &Memory, out: Format) -> anyhow::Result<()> 
             let stat = session.wait(region.stat())?;
             if !yes {
                 let what = format!("region '{name}' of {}", bytes(stat.size_bytes));
-                confirm(&what, out)?;
+                confirm(session, &what, out)?;
             }
             session.wait(region.delete())?;
             print_result(out, &stat, "deleted")

@@ -189,7 +189,7 @@ fn set(
     if let (Some(less), Some(Scheme { k: 0, .. }), false) = (&bears_less, scheme, yes) {
         let would = format!("pool '{name}' would bear {less}");
         let not_done = format!("pool '{name}' was not set");
-        confirmed(&would, "Set it?", "sets it", &not_done, out)?;
+        confirmed(cluster, &would, "Set it?", "sets it", &not_done, out)?;
     }
     if let Some(memory) = memory {
         let holds = holds_usage(&map, &report.usage(), name, memory.0);
@@ -231,7 +231,7 @@ fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Resu
             Some(used) => format!("pool '{name}', which is in use ({used}),"),
             None => format!("pool '{name}'"),
         };
-        confirm(&what, out)?;
+        confirm(cluster, &what, out)?;
     }
     cluster.propose(&Change::DeletePool {
         name: name.to_owned(),

@@ -147,6 +147,16 @@ impl Client {
         expected: Option<Revision>,
         change: &Change,
     ) -> Result<Result<(), (Revision, String)>, ClientError> {
+        self.propose_by(expected, change, self.deadline()).await
+    }
+
+    /// The same, by another deadline.
+    pub async fn propose_by(
+        &self,
+        expected: Option<Revision>,
+        change: &Change,
+        deadline: Instant,
+    ) -> Result<Result<(), (Revision, String)>, ClientError> {
         let change = postcard::to_allocvec(change).map_err(|error| {
             let text = format!("the change does not encode: {error}");
             ClientError::of(ErrorCode::Internal, text)
@@ -155,7 +165,6 @@ impl Client {
             expected,
             change: change.into(),
         });
-        let deadline = self.deadline();
         loop {
             let mut first = None;
             for address in self.router().transport().addresses_in_turn(&self.map()) {

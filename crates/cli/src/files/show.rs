@@ -42,10 +42,10 @@ pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Re
     }
     let lacking = shown.lacking_pinned();
     if !lacking.is_empty() {
-        let status = session.status_by(session.until);
+        let status = session.status_by(session.end());
         warnings.push(lacks_pinned(status.ok().as_ref(), name, &lacking));
     }
-    warnings.extend(outage(session, name, session.until));
+    warnings.extend(outage(session, name, session.end()));
     if !warnings.is_empty() {
         output::warn(out, &mut answer, warnings.join("; "));
     }
@@ -95,7 +95,7 @@ fn with_outage(session: &Cluster, name: &str, error: anyhow::Error) -> anyhow::E
     if !is_silence {
         return error;
     }
-    let until = session.until.max(Instant::now() + LOOK);
+    let until = session.end().max(Instant::now() + LOOK);
     match outage(session, name, until) {
         Some(outage) => failure::with_text(&error, format!("{error}; {outage}")),
         None => error,

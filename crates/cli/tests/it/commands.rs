@@ -10,7 +10,7 @@ use staves_node::status::{AgainFacts, LackFacts};
 use crate::fake::{Fake, SOON};
 use crate::{Ran, staves, staves_with};
 
-fn at(fake: &Fake, args: &[&str]) -> Ran {
+pub fn at(fake: &Fake, args: &[&str]) -> Ran {
     staves_with(&[("STAVES_CLUSTER", &fake.addr)], args)
 }
 

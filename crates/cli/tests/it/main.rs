@@ -8,6 +8,7 @@ mod documents;
 mod e2e;
 mod fake;
 mod files;
+mod minority;
 
 use std::process::{Command, Output, Stdio};
 
