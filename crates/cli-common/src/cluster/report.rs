@@ -23,9 +23,23 @@ impl Cluster {
 
     /// The same, within another time.
     pub fn status_by(&self, until: Instant) -> anyhow::Result<StatusReport> {
-        let address = self.client.answered_at();
-        let mut report = read_status(self.ask_by(&address, &Message::Status, until)?)?;
-        let without = report.nodes.iter().filter(|n| n.up && n.facts.is_none());
+        let (mut report, asked) = self.look(until, &[])?;
+        let rows = report.nodes.iter().filter(|node| node.facts.is_none());
+        let silent: Vec<u64> = rows.map(|n| n.id).filter(|n| asked.contains(n)).collect();
+        // Those that do answer know by now who answers their pings, and whether the directory has a leader.
+        let again = (!silent.is_empty()).then(|| self.look(until, &silent));
+        if let Some(Ok((newer, _))) = again {
+            report = newer;
+        }
+        report.silent(&asked);
+        Ok(report)
+    }
+
+    /// The report of the node that is asked, with the facts of all others but some; and who was asked for those.
+    fn look(&self, until: Instant, but: &[u64]) -> anyhow::Result<(StatusReport, Vec<u64>)> {
+        let mut report = self.own_report(until)?;
+        let without = report.nodes.iter();
+        let without = without.filter(|n| n.up && n.facts.is_none() && !but.contains(&n.id));
         let (asked, asks): (Vec<u64>, Vec<_>) = without
             .map(|node| (node.id, (node.native.clone(), Message::Status)))
             .unzip();
@@ -33,8 +47,13 @@ impl Cluster {
         let answers = self.ask_all_by(asks, until.min(Instant::now() + FACTS));
         let others = answers.into_iter().flatten().map(read_status);
         others.flatten().for_each(|other| report.absorb(other));
-        report.silent(&asked);
-        Ok(report)
+        Ok((report, asked))
+    }
+
+    /// The report that the node that is asked makes by itself.
+    fn own_report(&self, until: Instant) -> anyhow::Result<StatusReport> {
+        let address = self.client.answered_at();
+        read_status(self.ask_by(&address, &Message::Status, until)?)
     }
 
     /// Fails if the directory can decide nothing, and names the voters that are missing.

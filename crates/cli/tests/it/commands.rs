@@ -407,6 +407,7 @@ fn pools_that_promise_more_than_a_node_has_are_told() {
 #[test]
 fn a_pool_that_asks_for_more_nodes_is_warned_of() {
     let fake = Fake::start();
+    fake.with(|state| state.knows_all = true);
     let strict = || at(&fake, &["status", "--check", "--strict"]);
     assert_eq!(strict().code, Some(0), "{}", strict().stdout);
     let memory = ["--kind", "memory", "--memory", "64MiB"];

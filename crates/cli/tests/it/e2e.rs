@@ -14,6 +14,7 @@ mod bench;
 mod clocks;
 mod costly;
 mod crowds;
+mod cut_off;
 mod descriptors;
 mod files;
 mod floods;

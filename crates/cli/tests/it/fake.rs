@@ -35,6 +35,8 @@ pub struct State {
     pub fetching_again: Option<AgainFacts>,
     /// Pinned files that the first node says it has not all of.
     pub lacking: Vec<LackFacts>,
+    /// It has heard of all nodes how they are.
+    pub knows_all: bool,
     /// Nobody leads the directory, and nothing can be changed.
     pub no_leader: bool,
     /// The target of a change is gone when the change comes.
@@ -265,7 +267,14 @@ fn status(state: &State) -> Message {
         lacking: state.lacking.clone(),
         ..NodeFacts::default()
     };
-    let report = StatusReport::new(&state.map, NodeId(1), directory, [facts]);
+    let mut all = vec![facts];
+    if state.knows_all {
+        all.extend([2, 3].map(|node| NodeFacts {
+            node,
+            ..NodeFacts::default()
+        }));
+    }
+    let report = StatusReport::new(&state.map, NodeId(1), directory, all);
     let json = serde_json::to_vec(&report).expect("serializes");
     Message::StatusAnswer(StatusAnswer { json: json.into() })
 }

@@ -53,3 +53,14 @@ fn what_cannot_be_decided_ends_by_the_deadline() {
         assert!(least.is_some(), "{command} takes longer than it may");
     }
 }
+
+#[test]
+fn a_node_that_answers_others_and_not_the_command_is_told() {
+    let fake = Fake::start();
+    let check = at(&fake, &["status", "--check"]);
+    assert_eq!(check.code, Some(0), "{}", check.stderr);
+    let said = "\nwarning: node-2, node-3 did not answer this command within 1 s, though other nodes hear from there: ";
+    assert!(check.stdout.contains(said), "{}", check.stdout);
+    let strict = at(&fake, &["status", "--check", "--strict"]);
+    assert_eq!(strict.code, Some(5), "{}", strict.stderr);
+}

@@ -6,6 +6,7 @@ use staves_files_server::facts::{ANSWER_AGE_MAX, OUTAGE_MAX};
 use staves_model::Scheme;
 use staves_model::policy::PoolWarning;
 
+use super::names::full_name;
 use super::{NodeStatus, PoolStatus, StatusReport};
 
 /// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, and sources that are away.
@@ -14,7 +15,21 @@ pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     let budgets = overcommitted(report).into_iter();
     let away = report.away().into_values();
     let pools = lacks.chain(budgets).chain(fewer_buckets(report));
-    pools.chain(away).collect()
+    pools.chain(away).chain(unheard(report)).collect()
+}
+
+/// The nodes that did not answer the asker, though others hear of them: nobody has seen what they hold. Where the directory has no leader the
+/// sentence names them.
+fn unheard(report: &StatusReport) -> Option<String> {
+    let unheard = |node: &&NodeStatus| node.up && node.silent && node.silent_ms.is_none();
+    let names = report.nodes.iter().filter(unheard);
+    let names: Vec<String> = names.map(|node| full_name(&report.nodes, node)).collect();
+    (!names.is_empty() && report.directory.leader.is_some()).then(|| {
+        format!(
+            "{} did not answer this command within 1 s, though other nodes hear from there: what is said of it is what the map has",
+            names.join(", ")
+        )
+    })
 }
 
 impl StatusReport {

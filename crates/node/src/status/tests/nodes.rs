@@ -142,6 +142,15 @@ fn a_silent_node_is_told_before_it_is_found_dead() {
         (report.state, report.nodes[1].state()),
         (State::Healthy, "silent")
     );
+    // But it is not said that all is well without a word of it.
+    let warned = |report: &StatusReport| report.warnings.join("; ");
+    assert!(
+        warned(&report).starts_with("n2 did not answer this command within 1 s, though"),
+        "{}",
+        warned(&report)
+    );
+    report.silent(&[]);
+    assert_eq!(warned(&report), "");
 }
 
 /// A drain that cannot end reports what it waits for.
