@@ -147,7 +147,7 @@ impl Cluster {
                 let text = format!("pool '{name}' holds {holds}, not regions; {make}");
                 Err(Failure::Wire(ErrorCode::Refused, text).into())
             }
-            None => Err(Failure::NotFound(format!(
+            None => Err(Failure::NotInMap(format!(
                 "there is no pool '{name}'; 'staves pool list' shows those there are, and 'staves pool create {name} --kind memory' makes it"
             ))
             .into()),
@@ -296,7 +296,7 @@ pub fn find_node<'a>(map: &'a ClusterMap, wanted: &str) -> anyhow::Result<&'a No
         ([], None) => {
             let text =
                 format!("there is no node '{wanted}'; 'staves node list' shows those there are");
-            Err(Failure::NotFound(text).into())
+            Err(Failure::NotInMap(text).into())
         }
         _ => bail!("{} nodes have the name '{wanted}': give an id", named.len()),
     }

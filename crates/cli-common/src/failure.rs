@@ -18,6 +18,8 @@ pub const HINT: &str = "is a node running there? See --cluster and STAVES_CLUSTE
 pub enum Failure {
     /// No such thing.
     NotFound(String),
+    /// The map of the node that was asked has no such thing.
+    NotInMap(String),
     /// A node answered so, or none answered.
     Wire(ErrorCode, String),
     /// The program itself found it.
@@ -32,7 +34,7 @@ impl Failure {
 
     fn code(&self) -> Code {
         match self {
-            Failure::NotFound(_) => Code::Wire(ErrorCode::NotFound),
+            Failure::NotFound(_) | Failure::NotInMap(_) => Code::Wire(ErrorCode::NotFound),
             Failure::Wire(code, _) => Code::Wire(*code),
             Failure::Own(code, _) => Code::Own(*code),
         }
@@ -41,7 +43,10 @@ impl Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (Failure::NotFound(text) | Failure::Wire(_, text) | Failure::Own(_, text)) = self;
+        let (Failure::NotFound(text)
+        | Failure::NotInMap(text)
+        | Failure::Wire(_, text)
+        | Failure::Own(_, text)) = self;
         f.write_str(text)
     }
 }
@@ -72,6 +77,9 @@ pub fn from_net(error: NetError) -> anyhow::Error {
 pub fn failed(error: ClientError) -> anyhow::Error {
     let code = error.code();
     let text = match error {
+        ClientError::NoSuchPool { .. } | ClientError::NoSuchRegion { .. } => {
+            return Failure::NotInMap(error.to_string()).into();
+        }
         ClientError::Operation { text, .. } => text,
         error => error.to_string(),
     };

@@ -165,7 +165,7 @@ fn known<'a>(map: &'a ClusterMap, name: &str) -> anyhow::Result<&'a Pool> {
                 Some(_) => format!("'{name}' is a pool, and no dataset has that name; 'staves files list' shows those there are"),
                 None => format!("there is no dataset '{name}'; 'staves files list' shows those there are"),
             };
-        Failure::NotFound(text).into()
+        Failure::NotInMap(text).into()
     })
 }
 

@@ -77,7 +77,7 @@ pub fn run(cluster: &Cluster, command: &Group, out: Format) -> anyhow::Result<()
             if !map.groups.contains_key(&GroupId(*group)) {
                 let text =
                     format!("there is no group {group}; 'staves group list' shows those there are");
-                return Err(Failure::NotFound(text).into());
+                return Err(Failure::NotInMap(text).into());
             }
             let mut rows: Vec<GroupRow> = rows(&map).filter(|row| row.group == *group).collect();
             for member in rows[0].members.iter_mut().filter(|member| member.up) {

@@ -98,7 +98,10 @@ fn not_understood(error: &clap::Error) -> ExitCode {
 }
 
 fn run(args: &CommandLine) -> anyhow::Result<()> {
-    let connect = || Cluster::open(&args.global);
+    let on = |obey: &dyn Fn(&Cluster) -> anyhow::Result<()>| {
+        let cluster = Cluster::open(&args.global)?;
+        obey(&cluster).map_err(|error| cluster.by_an_old_map(error))
+    };
     let out = args.global.output;
     match &args.command {
         Command::Up(up) => up::run(up),
@@ -108,16 +111,16 @@ fn run(args: &CommandLine) -> anyhow::Result<()> {
         Command::Reference { page } => reference::run(*page),
         Command::Completions { shell } => generate::completions(*shell),
         Command::Man { folder } => generate::man(folder.as_deref()),
-        Command::Status { check, strict } => status::run(&connect()?, *check, *strict, out),
-        Command::Node { command } => node::run(&connect()?, command, out),
-        Command::Pool { command } => pool::run(&connect()?, command, out),
-        Command::Cache { command } => cache::run(&connect()?, command, out),
-        Command::Memory { command } => memory::run(&connect()?, command, out),
+        Command::Status { check, strict } => on(&|all| status::run(all, *check, *strict, out)),
+        Command::Node { command } => on(&|all| node::run(all, command, out)),
+        Command::Pool { command } => on(&|all| pool::run(all, command, out)),
+        Command::Cache { command } => on(&|all| cache::run(all, command, out)),
+        Command::Memory { command } => on(&|all| memory::run(all, command, out)),
         Command::Mount(mount) => mount::run(&args.global, mount, out),
         Command::Unmount(unmount) => mount::unmount(unmount, out),
-        Command::Files { command } => files::run(&connect()?, command, out),
-        Command::Scrub { pool, check } => scrub::run(&connect()?, pool.as_deref(), !check, out),
-        Command::Group { command } => group::run(&connect()?, command, out),
+        Command::Files { command } => on(&|all| files::run(all, command, out)),
+        Command::Scrub { pool, check } => on(&|all| scrub::run(all, pool.as_deref(), !check, out)),
+        Command::Group { command } => on(&|all| group::run(all, command, out)),
         Command::Bench { command } => staves_bench::run(&args.global, command),
     }
 }

@@ -354,7 +354,7 @@ fn row(report: &StatusReport, node: &staves_model::Node) -> anyhow::Result<NodeS
     let found = report.nodes.iter().find(|row| row.id == node.id.0);
     found
         .cloned()
-        .ok_or_else(|| Failure::NotFound(format!("node {} has just gone", node.id)).into())
+        .ok_or_else(|| Failure::NotInMap(format!("node {} has just gone", node.id)).into())
 }
 
 fn described(node: &NodeStatus) -> String {

@@ -177,7 +177,7 @@ pub fn find_pool<'a>(report: &'a StatusReport, name: &str) -> anyhow::Result<&'a
     let found = report.pools.iter().find(|pool| pool.name == name);
     found.ok_or_else(|| {
         let text = format!("there is no pool '{name}'; 'staves pool list' shows those there are");
-        Failure::NotFound(text).into()
+        Failure::NotInMap(text).into()
     })
 }
 

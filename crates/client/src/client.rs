@@ -258,8 +258,9 @@ impl Client {
 
     /// The address of the node that answered the last request for a map.
     pub fn answered_at(&self) -> String {
-        let addresses = self.router.transport().addresses_in_turn(&self.map());
-        addresses.into_iter().next().unwrap_or_default()
+        let links = self.router.transport();
+        let first = || links.addresses_in_turn(&self.map()).into_iter().next();
+        links.answered().or_else(first).unwrap_or_default()
     }
 
     /// The same client, for the keys of another pool.

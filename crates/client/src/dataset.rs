@@ -221,13 +221,17 @@ fn files_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
     found.map(|p| p.id).ok_or_else(|| {
         let have = map.pools.values().filter(|p| p.holdings().is_some());
         let have: Vec<&str> = have.map(|p| p.name.as_str()).collect();
-        let text = match have.is_empty() {
-            true => format!(
-                "there is no files pool '{name}', nor any other: make one with 'staves pool create {name} --kind files'"
-            ),
-            false => format!("there is no files pool '{name}'; there are: {}", have.join(", ")),
+        let instead = match have.is_empty() {
+            true => {
+                format!(", nor any other: make one with 'staves pool create {name} --kind files'")
+            }
+            false => format!("; there are: {}", have.join(", ")),
         };
-        ClientError::of(ErrorCode::NotFound, text)
+        ClientError::NoSuchPool {
+            service: "files",
+            name: name.to_owned(),
+            instead,
+        }
     })
 }
 

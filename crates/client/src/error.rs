@@ -5,6 +5,7 @@
 //! | [`NoAddress`](ClientError::NoAddress) | name a node |
 //! | [`Unreachable`](ClientError::Unreachable) | check the addresses, and that nodes run; nothing was done |
 //! | [`NoSuchPool`](ClientError::NoSuchPool) | set [`pool`](crate::ClientOptions::pool), or make the pool |
+//! | [`NoSuchRegion`](ClientError::NoSuchRegion) | make the region; a node that reaches no majority may know an old map |
 //! | [`Operation`](ClientError::Operation) | by its code; the client has asked again for as long as that could help |
 //! | [`Net`](ClientError::Net) | a single node was asked by name and did not answer: ask again, or another |
 //!
@@ -46,6 +47,12 @@ pub enum ClientError {
         /// The contents of the pool of that name, or the pools that the service has.
         instead: String,
     },
+    /// The cluster has no such region.
+    #[error("there is no region '{name}'; 'staves memory list' shows those there are")]
+    NoSuchRegion {
+        /// The name.
+        name: String,
+    },
     /// The operation was refused, or its outcome is not known: see the code.
     #[error("{text} ({code})")]
     Operation {
@@ -75,7 +82,8 @@ impl ClientError {
             // Said before anything is sent.
             ClientError::NoAddress
             | ClientError::Unreachable { .. }
-            | ClientError::NoSuchPool { .. } => false,
+            | ClientError::NoSuchPool { .. }
+            | ClientError::NoSuchRegion { .. } => false,
         }
     }
 
@@ -85,7 +93,9 @@ impl ClientError {
             ClientError::NoAddress => ErrorCode::Unreachable,
             ClientError::Unreachable { late: true, .. } => ErrorCode::Deadline,
             ClientError::Unreachable { .. } => ErrorCode::Unreachable,
-            ClientError::NoSuchPool { .. } => ErrorCode::NotFound,
+            ClientError::NoSuchPool { .. } | ClientError::NoSuchRegion { .. } => {
+                ErrorCode::NotFound
+            }
             ClientError::Operation { code, .. } => *code,
             ClientError::Net(error) => error.code(),
         }

@@ -32,6 +32,8 @@ pub struct Links {
     dialer: Dialer,
     /// The node that is asked first for a map: the one that answered last.
     first: AtomicUsize,
+    /// The address of that one, whoever is to be asked next.
+    answered: Mutex<Option<String>>,
     /// One look-up at a time; others wait for what it brings.
     looking: tokio::sync::Mutex<()>,
     looking_behind: Mutex<bool>,
@@ -56,6 +58,7 @@ impl Links {
             options,
             seeds,
             first: AtomicUsize::new(0),
+            answered: Mutex::default(),
             looking: tokio::sync::Mutex::default(),
             looking_behind: Mutex::new(false),
             reports: Mutex::default(),
@@ -140,6 +143,11 @@ impl Links {
         all
     }
 
+    /// The address of the node that answered last.
+    pub(crate) fn answered(&self) -> Option<String> {
+        self.answered.lock().clone()
+    }
+
     /// The map from the first node that answers; passes over those that do not (row D1).
     pub(crate) async fn fetch(
         &self,
@@ -199,6 +207,7 @@ impl Links {
             match self.call_addr(&addresses[index], request, until).await {
                 Ok(answer) => {
                     self.first.store(index, Ordering::Relaxed);
+                    *self.answered.lock() = Some(addresses[index].clone());
                     return Ok(answer);
                 }
                 Err(NetError::Refused { packet, .. }) if !packet.code.worth_retrying() => {

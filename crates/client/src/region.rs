@@ -103,9 +103,10 @@ impl Client {
     pub async fn region(&self, name: &str) -> Result<Region, ClientError> {
         let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.id);
         let asked_until = Instant::now() + NEWS_SPREADS;
+        // Never by the map at hand: the one of that name that it knows may have been deleted.
+        let mut map = self.refresh().await?;
         loop {
-            // Never by the map at hand: the one of that name that it knows may have been deleted.
-            if let Some(id) = known(&*self.refresh().await?) {
+            if let Some(id) = known(&map) {
                 return Ok(Region {
                     client: self.clone(),
                     id,
@@ -114,14 +115,18 @@ impl Client {
                 });
             }
             if Instant::now() >= asked_until {
-                let text = format!(
-                    "there is no region '{name}'; 'staves memory list' shows those there are"
-                );
-                return Err(not_found(text));
+                break;
             }
             self.router().transport().ask_another();
             tokio::time::sleep(LOOK_AGAIN).await;
+            // If no other answers, the word of the first is all there is.
+            match self.refresh().await {
+                Ok(newest) => map = newest,
+                Err(_) => break,
+            }
         }
+        let name = name.to_owned();
+        Err(ClientError::NoSuchRegion { name })
     }
 
     /// All regions, by pool and in the order in which they were made.

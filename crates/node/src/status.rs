@@ -443,6 +443,13 @@ impl StatusReport {
         nobody.then(|| sentence::no_leader(self))
     }
 
+    /// If the map may be an old one, since the node that reports it reaches no majority of the directory: why.
+    pub fn may_be_old(&self) -> Option<String> {
+        let cut_off = !self.cluster.is_empty() && !self.majority_answers();
+        let why = || cut_off.then(|| sentence::no_leader(self));
+        self.undecided().or_else(why)
+    }
+
     /// The memory in use, by the nodes that reported it.
     pub fn usage(&self) -> Usage {
         let reported = self.nodes.iter().filter_map(|node| {
@@ -568,17 +575,20 @@ impl StatusReport {
 
     /// The number of voters that may still be lost while a majority remains.
     fn directory_tolerates(&self) -> u32 {
-        let voters = self.directory.voters.len();
-        let majority = voters / 2 + 1;
-        // A leader is known for a moment after those who followed it have fallen silent.
-        let pinged = |n: &NodeStatus| n.up && n.silent_ms.is_none();
-        let answers = |id: &&u64| self.nodes.iter().any(|n| n.id == **id && pinged(n));
-        let answer = self.directory.voters.iter().filter(answers).count();
-        if self.directory.leader.is_none() || answer < majority {
+        if self.directory.leader.is_none() || !self.majority_answers() {
             return 0;
         }
+        let voters = self.directory.voters.len();
         let up = voters - self.voters_down();
-        up.saturating_sub(majority) as u32
+        up.saturating_sub(voters / 2 + 1) as u32
+    }
+
+    /// True if a majority of the voters answers pings. A leader is known for a moment after those who followed it have fallen silent.
+    fn majority_answers(&self) -> bool {
+        let pinged = |n: &NodeStatus| n.up && n.silent_ms.is_none();
+        let answers = |id: &&u64| self.nodes.iter().any(|n| n.id == **id && pinged(n));
+        let voters = &self.directory.voters;
+        voters.iter().filter(answers).count() > voters.len() / 2
     }
 
     fn rebuilding(&self) -> Option<Rebuild> {

@@ -93,6 +93,25 @@ impl Cluster {
     pub fn until_told(&self) -> Instant {
         self.end().max(Instant::now() + LEAST)
     }
+
+    /// Says of what the map has not that it may be there all the same, if the node that was asked does not reach the directory's
+    /// leader: its map is as old as that.
+    pub fn by_an_old_map(&self, error: anyhow::Error) -> anyhow::Error {
+        if !matches!(error.downcast_ref(), Some(Failure::NotInMap(_))) {
+            return error;
+        }
+        let report = self.own_report(self.until_told());
+        match report.ok().and_then(|report| report.may_be_old()) {
+            None => error,
+            Some(why) => {
+                let asked = self.client.answered_at();
+                let text = format!(
+                    "as far as {asked} knows, {error:#}; its map may be old: {why}; ask a node that has a majority, or {MAJORITY_REMEDY}"
+                );
+                Failure::Wire(ErrorCode::NoQuorum, text).into()
+            }
+        }
+    }
 }
 
 fn no_majority(code: ErrorCode, why: &str, then: &str) -> anyhow::Error {

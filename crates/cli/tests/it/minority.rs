@@ -23,6 +23,49 @@ fn cut_off() -> (Fake, TcpListener) {
     (fake, silent)
 }
 
+/// Regression: what a majority had made meanwhile was said not to exist; and of a region that no node could be reached.
+#[test]
+fn what_an_old_map_lacks_is_not_said_to_be_nowhere() {
+    let (cut_off, _silent) = cut_off();
+    let whole = Fake::start();
+    let may_be_old = [
+        &format!("as far as {} knows, there is no ", cut_off.addr),
+        "; its map may be old: the directory has no leader that answers, of 3 voters; ",
+    ];
+    for command in [
+        "cache get k --pool p2",
+        "cache put k v --pool p2",
+        "cache stats --pool p2",
+        "memory create r --size 1MiB --pool p2",
+        "memory show r",
+        "memory read r",
+        "memory delete r --yes",
+        "files show d",
+        "files drop d --yes",
+        "pool show p2",
+        "pool set p2 --memory 64MiB",
+        "group list --pool p2",
+        "group show 999",
+        "node show n9",
+        "scrub --pool p2",
+    ] {
+        let mut words: Vec<&str> = command.split(' ').collect();
+        words.extend(["--deadline", "2s"]);
+        let ran = at(&cut_off, &words);
+        assert_eq!(ran.code, Some(4), "{command}: {}", ran.stderr);
+        for part in may_be_old {
+            assert!(ran.stderr.contains(part), "{command}: {}", ran.stderr);
+        }
+        assert!(ran.stderr.ends_with("(no-quorum)\n"), "{}", ran.stderr);
+        let ran = at(&whole, &words);
+        assert_eq!(ran.code, Some(3), "{command}: {}", ran.stderr);
+        assert!(ran.stderr.ends_with("(not-found)\n"), "{}", ran.stderr);
+    }
+    // What a bucket itself says is so.
+    let none = at(&cut_off, &["cache", "get", "k", "--deadline", "2s"]);
+    assert_eq!(none.code, Some(3), "{}", none.stderr);
+}
+
 /// Regression: a look at the nodes before a change, 1 s if some are silent, came on top of the deadline.
 #[test]
 fn what_cannot_be_decided_ends_by_the_deadline() {

@@ -135,8 +135,11 @@ fn a_silent_node_is_told_before_it_is_found_dead() {
     three.directory.silent.push(SilentNode { node: 2, ms: 340 });
     let (_, sentence) = three.says();
     assert!(sentence.contains("; no node may be lost"), "{sentence}");
+    let said = "the directory has no majority: of its 3 voters n2 and n3 do not answer";
+    assert_eq!(three.report().may_be_old().as_deref(), Some(said));
     three.directory.silent.clear();
     let mut report = three.report();
+    assert_eq!(report.may_be_old(), None);
     report.silent(&[2]);
     assert_eq!(
         (report.state, report.nodes[1].state()),
