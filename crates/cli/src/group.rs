@@ -1,7 +1,7 @@
 //! `staves group`: where buckets lie.
 
 use serde::Serialize;
-use staves_model::{ClusterMap, GroupId, NodeId};
+use staves_model::{ClusterMap, GroupId, NodeId, NodeState};
 use staves_node::group_state::{GroupState, StreamState};
 
 use crate::status::find_pool;
@@ -56,6 +56,8 @@ struct MemberReport {
     /// The slot of the other member of the group that the node holds, if it holds two.
     beside: Option<u8>,
     up: bool,
+    /// Of the member: `up`, `down`, or `restarted` if its node is up again, without what it held.
+    state: &'static str,
     complete: bool,
     /// The member's own report, if it was asked and answered.
     says: Option<GroupState>,
@@ -129,6 +131,11 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = GroupRow> {
                     group.listed().find(same).map(|(slot, _)| slot.0)
                 },
                 up: map.runs(member.id),
+                state: match map.nodes.get(&member.id.node).map(|node| node.state) {
+                    _ if map.runs(member.id) => "up",
+                    Some(NodeState::Up) => "restarted",
+                    _ => "down",
+                },
                 // What a node that is down had is not there.
                 complete: member.complete && map.runs(member.id),
                 says: None,
@@ -164,12 +171,11 @@ fn names(row: &GroupRow, holds: &[&str]) -> String {
 
 /// A member's name, with a mark if it is not whole.
 fn marked(member: &MemberReport) -> String {
-    let mark = match (member.up, member.complete) {
-        (false, _) => "(down)",
-        (true, false) => "(filling)",
-        (true, true) => "",
-    };
-    format!("{}{mark}", member.name)
+    match (member.up, member.complete) {
+        (false, _) => format!("{}({})", member.name, member.state),
+        (true, false) => format!("{}(filling)", member.name),
+        (true, true) => member.name.clone(),
+    }
 }
 
 fn described(row: &GroupRow) -> String {
@@ -202,7 +208,7 @@ fn described(row: &GroupRow) -> String {
             member.slot.to_string(),
             member.holds.into(),
             format!("{} ({})", member.name, member.node),
-            if member.up { "up" } else { "down" }.into(),
+            member.state.into(),
             if member.complete { "yes" } else { "no" }.into(),
             or_dash(member.says.as_ref().map(|says| says.epoch.to_string())),
             or_dash(member.says.as_ref().map(prefixes)),

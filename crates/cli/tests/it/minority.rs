@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-use staves_model::NodeId;
+use staves_model::{Incarnation, NodeId};
 
 use crate::commands::at;
 use crate::fake::Fake;
@@ -106,4 +106,24 @@ fn a_node_that_answers_others_and_not_the_command_is_told() {
     assert!(check.stdout.contains(said), "{}", check.stdout);
     let strict = at(&fake, &["status", "--check", "--strict"]);
     assert_eq!(strict.code, Some(5), "{}", strict.stderr);
+}
+
+/// Regression: a node that had come back without what it held was said to be down.
+#[test]
+fn a_member_whose_node_has_restarted_is_not_said_to_be_down() {
+    let fake = Fake::start();
+    fake.with(|state| {
+        let node = state.map.nodes.get_mut(&NodeId(2)).expect("three nodes");
+        node.incarnation = Incarnation(node.incarnation.0 + 1);
+        for group in state.map.groups.values_mut() {
+            group.lost = true;
+        }
+    });
+    let list = at(&fake, &["group", "list"]).stdout;
+    assert!(list.contains("node-2(restarted)"), "{list}");
+    assert!(!list.contains("(down)"), "{list}");
+    let id = fake.with(|state| state.map.groups.keys().next().expect("a group").to_string());
+    let show = at(&fake, &["group", "show", &id]).stdout;
+    let row = show.lines().find(|line| line.contains("node-2 (2)"));
+    assert!(row.is_some_and(|row| row.contains("restarted")), "{show}");
 }
