@@ -38,7 +38,6 @@ pub struct GlobalOptions {
         long,
         global = true,
         value_name = "TIME",
-        allow_hyphen_values = true,
         default_value = "5s",
         env = "STAVES_DEADLINE"
     )]

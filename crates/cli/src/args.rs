@@ -1,12 +1,14 @@
 //! The command line.
 
+use std::any::TypeId;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use staves_bench::Bench;
 use staves_cli_common::options::GlobalOptions;
 use staves_demo::Demo;
+use staves_node::config::{Millis, Size};
 
 use crate::cache::Cache;
 use crate::config::Config;
@@ -130,9 +132,33 @@ pub enum Command {
     },
 }
 
+/// Takes the command line apart.
+pub fn parse(words: impl IntoIterator<Item = OsString>) -> Result<CommandLine, clap::Error> {
+    let matches = command().try_get_matches_from(words)?;
+    CommandLine::from_arg_matches(&matches).map_err(|error| error.format(&mut command()))
+}
+
+fn command() -> clap::Command {
+    let command = CommandLine::command();
+    of_negative_values(command)
+}
+
+/// A size or a time below zero is told as such, and not as a flag that does not exist.
+fn of_negative_values(command: clap::Command) -> clap::Command {
+    let command = command.mut_args(|arg| {
+        let kind = arg.get_value_parser().type_id();
+        let is_one = kind == TypeId::of::<Size>() || kind == TypeId::of::<Millis>();
+        match is_one && !arg.is_positional() {
+            true => arg.allow_hyphen_values(true),
+            false => arg,
+        }
+    });
+    command.mut_subcommands(of_negative_values)
+}
+
 /// The same error without a word of what came from the environment: its usage would name the variables' flags as if they had to be given.
 pub fn plainly(error: clap::Error) -> clap::Error {
-    let command = CommandLine::command().mut_args(|arg| arg.env(None));
+    let command = command().mut_args(|arg| arg.env(None));
     match command.try_get_matches() {
         // Where a variable is what is wrong, there is no such error without it.
         Err(plain) if plain.kind() == error.kind() && error.use_stderr() => plain,

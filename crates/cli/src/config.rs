@@ -71,6 +71,8 @@ impl clap::Args for ConfigFlags {
                 Arg::new(key.name)
                     .long(key.name.replace('_', "-"))
                     .value_name("VALUE")
+                    // Of numbers, sizes, times, addresses: what is none is told in their own words.
+                    .allow_hyphen_values(key.default.starts_with(|c: char| c.is_ascii_digit()))
                     .help(format!("{}{default}", key.doc)),
             )
         })

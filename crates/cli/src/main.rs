@@ -44,8 +44,6 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Command, CommandLine};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::{Code, Own, exit_code};
@@ -53,7 +51,7 @@ use staves_cli_common::options::Format;
 use staves_cli_common::{failure, output};
 
 fn main() -> ExitCode {
-    let args = match CommandLine::try_parse() {
+    let args = match args::parse(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => return not_understood(&args::plainly(error)),
     };

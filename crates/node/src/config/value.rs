@@ -47,6 +47,11 @@ impl std::str::FromStr for Size {
 
     fn from_str(text: &str) -> Result<Size, String> {
         let wrong = || format!("'{text}' is no size; write for example 512MiB or 1GB");
+        if is_negative(text) {
+            return Err(format!(
+                "'{text}' is negative; a size is written for example 64MiB"
+            ));
+        }
         if text == "0" {
             return Ok(Size(0)); // of any unit
         }
@@ -94,6 +99,11 @@ impl Setting for Size {
     }
 }
 
+fn is_negative(text: &str) -> bool {
+    let number = text.strip_prefix('-');
+    number.is_some_and(|number| number.starts_with(|c: char| c.is_ascii_digit() || c == '.'))
+}
+
 /// A number without anything after it.
 fn is_bare(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || c == '.')
@@ -116,6 +126,11 @@ impl std::str::FromStr for Millis {
 
     fn from_str(text: &str) -> Result<Millis, String> {
         let wrong = || format!("'{text}' is no time; write for example 500ms or 2s");
+        if is_negative(text) {
+            return Err(format!(
+                "'{text}' is negative; a time is written for example 500ms or 2s"
+            ));
+        }
         if is_bare(text) {
             return Err(format!("'{text}' has no unit; say {text}s or {text}ms"));
         }

@@ -1,0 +1,35 @@
+//! Values of flags that are no values.
+
+use crate::staves;
+
+/// Regression: of a size below zero it was said that there is no flag `-1`.
+#[test]
+fn sizes_and_times_below_zero_are_told_as_such() {
+    let size = "is negative; a size is written for example 64MiB";
+    let time = "is negative; a time is written for example 500ms or 2s";
+    for (command, said) in [
+        ("up --memory -16MiB", size),
+        ("up --in-flight-bytes-max -1", size),
+        ("up --lease-ms -5s", time),
+        ("up --threads -1", "'-1' is no whole number"),
+        ("config check --log-bytes-max -1MiB", size),
+        ("pool create p --memory -1GiB", size),
+        ("pool set p --memory -1GiB", size),
+        ("mount a b --read-ahead -1MiB", size),
+        ("memory read r --offset -1B", size),
+        ("node drain n --wait -5s", time),
+        ("status --deadline -5s", time),
+        ("bench cache --duration -5s", time),
+        ("bench cache --sizes -5", size),
+        ("bench memory --size -5MiB", size),
+    ] {
+        let ran = staves(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(ran.code, Some(2), "{command}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{command}: {}", ran.stderr);
+        let unknown = "unexpected argument";
+        assert!(!ran.stderr.contains(unknown), "{command}: {}", ran.stderr);
+    }
+    // A flag whose value is missing is told of all the same.
+    let ran = staves(&["up", "--data", "--memory", "1GiB"]);
+    assert!(ran.stderr.contains("'--data <VALUE>'"), "{}", ran.stderr);
+}
