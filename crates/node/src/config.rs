@@ -117,7 +117,7 @@ keys! {
     buckets: u32 = "64", "How many buckets a new cluster's first pool has: a power of two. Fewer where half of memory is less than 2 MiB for each, which a warning at the start and the status say; the number stays, whatever memory comes later.";
     threads: u32 = "0", "Worker threads; 0 is one for each core.";
     clients_max: u32 = "10000", "Most connections of Redis's protocol at a time.";
-    in_flight_bytes_max: Size = "0", "Memory for requests and answers of clients that are under way, at all doors together; 0 is an eighth of memory, and 32MiB at least. When it is taken, large requests wait, and are refused after 3 to 6 s. A single one may be larger.";
+    in_flight_bytes_max: Size = "0", "Memory for requests and answers of clients that are under way, at all doors together; 0 is an eighth of memory, and 32MiB at least. When it is taken, large requests wait, and are refused after 3 to 6 s. A single one may be larger. Not more than memory, or 32MiB if that is more.";
     in_flight_requests_max: u32 = "0", "Most requests of clients that wait at a time, at both doors together; 0 is 20 for each millisecond of request_ms and each thread, and not more than one for 512 bytes of in_flight_bytes_max. Beyond, requests that would wait are refused at once; the first of each connection is taken in any case.";
     value_bytes_max: Size = "512MiB", "Largest value that is taken; what is larger than memory is never taken.";
     log_bytes_max: Size = "64MiB", "Memory for updates that not every copy has received yet, of all buckets of the node together; each may take an eighth of it. When it is full, writers wait.";
@@ -389,8 +389,9 @@ impl Config {
             ),
             (
                 self.in_flight_bytes_max.0 == 0
-                    || self.in_flight_bytes_max.0 >= IN_FLIGHT_BYTES_MIN,
-                "in_flight_bytes_max must be 0 (an eighth of memory) or at least 4MiB",
+                    || self.in_flight_bytes_max.0 >= IN_FLIGHT_BYTES_MIN
+                        && self.in_flight_bytes_max.0 <= self.memory.0.max(IN_FLIGHT_BYTES_USUAL),
+                "in_flight_bytes_max must be 0 (an eighth of memory), or at least 4MiB and at most memory (or 32MiB, if that is more)",
             ),
             (
                 self.buckets.is_power_of_two() && self.buckets <= BUCKETS_MAX,

@@ -33,3 +33,29 @@ fn sizes_and_times_below_zero_are_told_as_such() {
     let ran = staves(&["up", "--data", "--memory", "1GiB"]);
     assert!(ran.stderr.contains("'--data <VALUE>'"), "{}", ran.stderr);
 }
+
+#[test]
+fn more_than_anybody_can_use_is_refused() {
+    for (command, said) in [
+        (
+            "up --memory 64MiB --in-flight-bytes-max 65MiB",
+            "at most memory (or 32MiB, if that is more)",
+        ),
+        (
+            "config check --memory 16MiB --in-flight-bytes-max 33MiB",
+            "at most memory (or 32MiB, if that is more)",
+        ),
+    ] {
+        let ran = staves(&command.split(' ').collect::<Vec<_>>());
+        assert!(matches!(ran.code, Some(1 | 2)), "{command}: {}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{command}: {}", ran.stderr);
+    }
+    for command in [
+        "config show --memory 16MiB --in-flight-bytes-max 32MiB",
+        "config show --memory 16MiB",
+        "config show --memory 64MiB --in-flight-bytes-max 64MiB",
+    ] {
+        let ran = staves(&command.split(' ').collect::<Vec<_>>());
+        assert_eq!(ran.code, Some(0), "{command}: {}", ran.stderr);
+    }
+}
