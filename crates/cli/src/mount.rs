@@ -59,7 +59,7 @@ pub struct Mount {
     pub foreground: bool,
 
     /// Bytes that are fetched ahead of a program that reads in order, 0B for none; for all files together at most eight times as much
-    #[arg(long, value_name = "SIZE", default_value = "8MiB")]
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = ahead::wanted)]
     pub read_ahead: Size,
 
     /// Other users may read too

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use staves_client::SourceError;
+use staves_node::config::Size;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::AbortHandle;
@@ -24,6 +25,20 @@ const PIECES_MAX: usize = 16;
 const FILES: u64 = 8;
 /// Pieces that nobody reads for so long are let go.
 const IDLE: Duration = Duration::from_secs(5);
+
+/// More is a slip: it would be evicted again before anybody reads it.
+const WANTED_MAX: Size = Size(1 << 30);
+
+/// A size of `--read-ahead`.
+pub fn wanted(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    match size <= WANTED_MAX {
+        true => Ok(size),
+        false => Err(format!(
+            "{size} is too much to fetch ahead of one reader: {WANTED_MAX} at most"
+        )),
+    }
+}
 
 /// The readahead budget of all files of a mount. Clones share it.
 #[derive(Clone)]

@@ -38,6 +38,10 @@ fn sizes_and_times_below_zero_are_told_as_such() {
 fn more_than_anybody_can_use_is_refused() {
     for (command, said) in [
         (
+            "mount a b --read-ahead 100TiB",
+            "100TiB is too much to fetch ahead of one reader: 1GiB at most",
+        ),
+        (
             "up --memory 64MiB --in-flight-bytes-max 65MiB",
             "at most memory (or 32MiB, if that is more)",
         ),
