@@ -58,6 +58,7 @@ use work::PhaseJob;
 use workers::{Target, Workers};
 
 use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes, count, number};
@@ -117,7 +118,10 @@ pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
         outcome?;
         cleared?;
         match report.interrupted {
-            true => bail!("interrupted; what is told was measured until then"),
+            true => {
+                let text = "the bench was interrupted; what is told was measured until then";
+                Err(Failure::Own(Own::Interrupted, text.into()).into())
+            }
             false => Ok(()),
         }
     })

@@ -59,7 +59,7 @@ words! {
     Failed = "failed";
     /// The command line.
     Usage = "usage";
-    /// `files preload`, by Ctrl-C.
+    /// By Ctrl-C.
     Interrupted = "interrupted";
     /// `status --check`.
     Degraded = "degraded";

@@ -162,9 +162,9 @@ fn of_own(code: Own) -> Text {
             "See 'staves help COMMAND'.",
         ),
         Own::Interrupted => (
-            "'files preload' was interrupted. What it had loaded by then is in memory.",
+            "The command was interrupted. What 'files preload' had loaded by then is in memory; what 'bench cache' had measured is told.",
             "Ctrl-C, or a signal (SIGINT).",
-            "Give the same command to go on: what is in memory is not fetched again.",
+            "Give the same command again: what 'files preload' has in memory is not fetched again.",
         ),
         Own::Degraded => (
             "'status --check': everything is answered, but something is missing or being rebuilt.",

@@ -14,7 +14,7 @@
 //! | 4 | the cluster could not be reached, or did not answer in time |
 //! | 5 | `status --check`: the cluster is degraded; with `--strict`, there is a warning |
 //! | 6 | `status --check`: the cluster is critical |
-//! | 130 | interrupted by Ctrl-C: `files preload`, `memory write`, `bench memory` |
+//! | 130 | interrupted by Ctrl-C: `files preload`, `memory write`, `bench cache`, `bench memory`, `demo` |
 //!
 //! **Path of the data.** `args` parses the command line. Each command is a file with its own arguments (`status`, `node`, `pool`,
 //! `cache`, `memory`, `files`, `mount`, `group`, `scrub`, `config`, `up`) or a crate (`staves-demo`, `staves-bench`). All stand on

@@ -29,6 +29,8 @@ use anyhow::{Context, anyhow, bail};
 use staves_model::{Change, Holdings, Medium, NodeId, PoolKind, Scheme};
 use staves_node::status::{NodeStatus, PoolStatus, State, StatusReport};
 
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, number};
 use staves_cli_common::running::runtime;
@@ -83,6 +85,19 @@ const FILES_BUCKETS: u32 = 64;
 /// Runs the demo.
 pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
     let interrupted = on_interrupt()?;
+    shown(demo, out, interrupted.clone()).map_err(|error| {
+        // A terminal's Ctrl-C reaches the nodes as well: they may be missed before it is seen here.
+        match interrupted.load(Ordering::SeqCst) {
+            true => {
+                let text = "the demo was interrupted before its end; its nodes are stopped";
+                Failure::Own(Own::Interrupted, text.into()).into()
+            }
+            false => error,
+        }
+    })
+}
+
+fn shown(demo: &Demo, out: Format, interrupted: Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut nodes = Nodes::new(demo.nodes, demo.base_port, demo.keep)?;
     nodes.flags = vec!["--memory".into(), NODE_MEMORY.into()];
     let source = dataset::GeneratedSource::generate(nodes.folder().join("files"))?;

@@ -256,8 +256,9 @@ fn ctrl_c_tells_what_was_measured_until_then() {
         stdout: text(output.stdout),
         stderr: text(output.stderr),
     };
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    assert!(ran.stderr.contains("interrupted"), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let said = "the bench was interrupted; ";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
     let report = json(&ran);
     assert_eq!(report["interrupted"], true);
     assert_eq!(report["runs"].as_array().map(Vec::len), Some(1), "{report}");

@@ -522,6 +522,25 @@ fn the_demo_loses_nothing() {
 }
 
 #[test]
+fn a_demo_that_is_interrupted_ends_as_what_is_interrupted_does() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let demo = Command::new(env!("CARGO_BIN_EXE_staves"))
+        .args(["demo", "--nodes", "3", "-o", "json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program runs");
+    std::thread::sleep(Duration::from_secs(3));
+    signal("-INT", demo.id());
+    let ended = demo.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(130), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.contains("the demo was interrupted"), "{said}");
+}
+
+#[test]
 fn the_demo_tells_its_story_once_in_one_place() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().expect("a folder");
