@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use staves_model::Revision;
+use staves_wire::encoded::EncodedAnswers;
 use staves_wire::frame::Envelope;
-use staves_wire::service::EncodedAnswers;
 use staves_wire::{ErrorCode, Kind, Message};
 use tokio::sync::Notify;
 

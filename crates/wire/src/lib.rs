@@ -15,7 +15,7 @@
 //! **Layout.** [`message`]: all messages and their opcodes in one table; read it first. One file for
 //! each part that has something to say: [`hello`], [`group`], [`service`] with [`cache`] and [`memory`], [`files`], [`directory`],
 //! [`admin`], [`error`], with the structs and, at the file's end, how they are written. [`frame`]: headers, large
-//! messages in pieces, limits. `codec`: the rules of encoding, and the macros that apply them.
+//! messages in pieces, limits. [`encoded`]: answers that are encoded as they are given. `codec`: the rules of encoding, and the macros that apply them.
 //!
 //! **Not here.** Connections, deadlines, who answers what: `staves-net` and above. What the directory
 //! says to itself (Raft, `Change`, `ClusterMap`) is carried as bytes. Compression and encryption.
@@ -24,6 +24,7 @@ pub mod admin;
 pub mod cache;
 mod codec;
 pub mod directory;
+pub mod encoded;
 pub mod error;
 pub mod files;
 pub mod frame;

@@ -9,11 +9,8 @@ use staves_model::{
     ClientId, ClusterMap, Group, GroupId, HashSlot, MemberSlot, PoolId, Revision, ServiceId,
 };
 
-pub use self::encoded::EncodedAnswers;
 use crate::codec::{DecodeError, Reader, Wire, decode_whole, wire_enum, wire_struct};
 use crate::error::ErrorCode;
-
-mod encoded;
 
 /// Most operations of one batch.
 pub const OPS_MAX: usize = 65_536;
@@ -226,7 +223,7 @@ wire_enum!(PoolRef { 0 => Id(id), 1 => Name(name) });
 wire_enum!(Address { 0 => Slot(slot), 1 => Bucket(group, slot) });
 
 /// The tag of [`Answer::Value`].
-const VALUE_TAG: u8 = 3;
+pub(crate) const VALUE_TAG: u8 = 3;
 wire_enum!(Answer { 0 => Nil, 1 => Ok, 2 => Int(number), 3 => Value(value), 4 => Error(code, text) });
 
 wire_struct!(Body { head, payload });

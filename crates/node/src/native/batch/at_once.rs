@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use staves_net::Reply;
 use staves_service::AnswerRef;
-use staves_wire::service::{EncodedAnswers, ServiceRequest};
+use staves_wire::encoded::EncodedAnswers;
+use staves_wire::service::ServiceRequest;
 
 use super::hand::cell_of;
 use crate::host::Host;

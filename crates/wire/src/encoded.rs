@@ -3,10 +3,10 @@
 use bytes::{BufMut, BytesMut};
 use staves_model::Revision;
 
-use super::Answer;
 use crate::codec::Wire;
 use crate::frame::{self, Envelope, HEADER_BYTES};
 use crate::message::Opcode;
+use crate::service::{Answer, VALUE_TAG};
 
 /// Room for the fields behind the answers.
 const FIELDS_BYTES: usize = 64;
@@ -44,7 +44,7 @@ impl EncodedAnswers {
 
     /// The next answer, a value.
     pub fn put_value(&mut self, value: &[u8]) {
-        self.frame.put_u8(super::VALUE_TAG);
+        self.frame.put_u8(VALUE_TAG);
         let len = u32::try_from(value.len()).expect("it fits in a frame");
         self.frame.put_u32_le(len);
         self.frame.put_slice(value);
@@ -68,9 +68,9 @@ impl EncodedAnswers {
 mod tests {
     use bytes::Bytes;
 
-    use super::super::ServiceAnswers;
     use super::*;
     use crate::Message;
+    use crate::service::ServiceAnswers;
 
     #[test]
     fn the_frame_is_that_of_the_message() {
