@@ -393,36 +393,62 @@ impl Decoder {
             self.unfinished_bytes -= begun.refuse();
             return Some(Incoming::GivenUp(begun.first));
         };
-        self.skip = header.body_len as usize;
-        let key = header.key();
-        let mut part = self
-            .unfinished
-            .remove(&key)
-            .unwrap_or(Unfinished::of(header));
+        let part = self.unfinished.entry(header.key());
+        let part = part.or_insert(Unfinished::of(header));
         self.unfinished_bytes -= part.refuse();
         let first = part.first;
-        if header.flags & FLAG_MORE != 0 {
-            self.unfinished.insert(key, part);
-        }
+        self.throw_away(header);
         Some(Incoming::GivenUp(first))
+    }
+
+    /// True if the frame is of a message that was refused.
+    fn is_refused(&self, header: &Header) -> bool {
+        let part = self.unfinished.get(&header.key());
+        part.is_some_and(|part| part.refused)
+    }
+
+    /// Throws away a frame of a refused message, as its bytes come.
+    fn throw_away(&mut self, header: Header) {
+        (self.header, self.skip) = (None, header.body_len as usize);
+        if header.flags & FLAG_MORE == 0 {
+            self.unfinished.remove(&header.key());
+        }
     }
 
     /// Takes the next message off the front of `buffer`; `None` when more bytes are needed.
     pub fn next(&mut self, buffer: &mut BytesMut) -> Result<Option<Incoming>, FrameError> {
         loop {
-            let Some((header, body)) = self.next_frame(buffer)? else {
+            let skipped = self.skip.min(buffer.len());
+            buffer.advance(skipped);
+            self.skip -= skipped;
+            if self.skip > 0 {
+                return Ok(None);
+            }
+            let Some(header) = self.take_header(buffer)? else {
                 return Ok(None);
             };
+            if self.is_refused(&header) {
+                self.throw_away(header);
+                continue;
+            }
+            if buffer.len() < header.body_len as usize {
+                return Ok(None);
+            }
+            self.header = None;
+            let body = buffer.split_to(header.body_len as usize).freeze();
+            if crc32c(&body) != header.body_crc {
+                return Err(FrameError::BodyCrc {
+                    opcode: header.opcode,
+                });
+            }
             if let Some(incoming) = self.place(header, body)? {
                 return Ok(Some(incoming));
             }
         }
     }
 
-    fn next_frame(&mut self, buffer: &mut BytesMut) -> Result<Option<(Header, Bytes)>, FrameError> {
-        let skipped = self.skip.min(buffer.len());
-        buffer.advance(skipped);
-        self.skip -= skipped;
+    /// The header of the frame whose body is awaited.
+    fn take_header(&mut self, buffer: &mut BytesMut) -> Result<Option<Header>, FrameError> {
         if self.header.is_none() {
             let Some(bytes) = buffer.first_chunk::<HEADER_BYTES>() else {
                 // Who speaks another protocol may wait for an answer to less than a header.
@@ -434,20 +460,7 @@ impl Decoder {
             self.header = Some(Header::decode(bytes)?);
             buffer.advance(HEADER_BYTES);
         }
-        let Some(header) = self.header else {
-            return Ok(None);
-        };
-        if buffer.len() < header.body_len as usize {
-            return Ok(None);
-        }
-        self.header = None;
-        let body = buffer.split_to(header.body_len as usize).freeze();
-        if crc32c(&body) != header.body_crc {
-            return Err(FrameError::BodyCrc {
-                opcode: header.opcode,
-            });
-        }
-        Ok(Some((header, body)))
+        Ok(self.header)
     }
 
     /// A frame takes its place: as a message of its own, or as a part of one.
@@ -473,19 +486,17 @@ impl Decoder {
             });
         }
         let mut incoming = None;
-        if !part.refused {
-            let beyond = part.body.len() + body.len() > bytes_max
-                || self.unfinished_bytes + body.len() > self.limits.unfinished_bytes_max;
-            if beyond {
-                self.unfinished_bytes -= part.refuse();
-                incoming = Some(Incoming::TooLarge {
-                    header: part.first,
-                    bytes_max,
-                });
-            } else {
-                part.body.extend_from_slice(&body);
-                self.unfinished_bytes += body.len();
-            }
+        let beyond = part.body.len() + body.len() > bytes_max
+            || self.unfinished_bytes + body.len() > self.limits.unfinished_bytes_max;
+        if beyond {
+            self.unfinished_bytes -= part.refuse();
+            incoming = Some(Incoming::TooLarge {
+                header: part.first,
+                bytes_max,
+            });
+        } else {
+            part.body.extend_from_slice(&body);
+            self.unfinished_bytes += body.len();
         }
         if more {
             return Ok(incoming);

@@ -129,6 +129,29 @@ fn a_message_that_is_given_up_harms_no_other() {
     }
 }
 
+/// Regression: further frames of a message that was given up were awaited whole, for which there was no memory either, and it was given
+/// up again with each.
+#[test]
+fn frames_of_what_was_given_up_are_not_awaited_whole() {
+    let (one, two) = (large(1000, 1), large(9 << 19, 2));
+    let stream = frames(7, &two).concat();
+    let mut buffer = BytesMut::from(&stream[..HEADER_BYTES + 1]);
+    let mut decoder = Decoder::new(Limits::default());
+    assert_eq!(decoder.next(&mut buffer), Ok(None));
+    assert!(matches!(decoder.give_up(), Some(Incoming::GivenUp(_))));
+    for piece in stream[HEADER_BYTES + 1..].chunks(1000) {
+        buffer.extend_from_slice(piece);
+        assert_eq!(decoder.next(&mut buffer), Ok(None));
+        assert_eq!(decoder.wanted(), HEADER_BYTES);
+        assert!(buffer.len() < HEADER_BYTES);
+    }
+    let got = feed(&mut decoder, frames(7, &one));
+    assert!(
+        got.into_iter().map(message_of).eq([one]),
+        "the number is free"
+    );
+}
+
 #[test]
 fn messages_that_fit_a_frame_by_their_kind_are_not_put_together_from_more() {
     let piece = vec![0; FRAME_BODY_MAX];
