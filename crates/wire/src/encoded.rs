@@ -3,7 +3,7 @@
 use bytes::{BufMut, BytesMut};
 use staves_model::Revision;
 
-use crate::codec::Wire;
+use crate::codec::{Wire, put_len};
 use crate::frame::{self, Envelope, HEADER_BYTES};
 use crate::message::Opcode;
 use crate::service::{Answer, VALUE_TAG};
@@ -45,8 +45,7 @@ impl EncodedAnswers {
     /// The next answer, a value.
     pub fn put_value(&mut self, value: &[u8]) {
         self.frame.put_u8(VALUE_TAG);
-        let len = u32::try_from(value.len()).expect("it fits in a frame");
-        self.frame.put_u32_le(len);
+        put_len(value.len(), &mut self.frame);
         self.frame.put_slice(value);
         self.count += 1;
     }

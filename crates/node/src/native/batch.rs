@@ -26,6 +26,9 @@ use crate::host::{Host, Routes};
 /// lie in memory at once, here and at the asker, and are one message.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
+/// Most characters of a pool's name in an error.
+const NAME_SHOWN_MAX: usize = 64;
+
 /// The memory for answers is taken in steps of so many bytes.
 const STEP_BYTES: usize = 1 << 20;
 
@@ -493,6 +496,19 @@ pub(crate) async fn serve_and_wait(
     }
 }
 
+fn no_such_pool(routes: &Routes, request: &ServiceRequest) -> Answer {
+    match request.revision > routes.map.revision {
+        true => Answer::error(
+            ErrorCode::NotServing,
+            "the pool is not known to this node yet",
+        ),
+        false => {
+            let text = no_pool(&routes.map, request.service, &request.pool);
+            Answer::error(ErrorCode::NotFound, text)
+        }
+    }
+}
+
 /// The reason why a pool takes no operations of a service.
 pub(super) fn no_pool(map: &ClusterMap, service: ServiceId, pool: &PoolRef) -> String {
     let known = map.pools.values().find(|known| match pool {
@@ -502,7 +518,8 @@ pub(super) fn no_pool(map: &ClusterMap, service: ServiceId, pool: &PoolRef) -> S
     let name = match (pool, known) {
         (_, Some(known)) => known.name.clone(),
         (PoolRef::Id(id), None) => id.to_string(),
-        (PoolRef::Name(name), None) => name.clone(),
+        // It is a stranger's, may be long, and is said for each operation.
+        (PoolRef::Name(name), None) => name.chars().take(NAME_SHOWN_MAX).collect(),
     };
     let then = match known {
         Some(known) => format!(": it holds {}", known.kind.row().holds),

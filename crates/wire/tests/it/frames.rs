@@ -103,7 +103,7 @@ fn a_message_beyond_the_limit_is_refused_once_and_harms_no_other() {
     assert!(got.into_iter().map(message_of).eq([well]));
 }
 
-/// Wherever a message is given up, it is said once, its rest is thrown away, and those beside it come whole.
+/// A message is given up once, at whatever byte; its rest is thrown away, and those beside it come whole.
 #[test]
 fn a_message_that_is_given_up_harms_no_other() {
     let (one, two) = (large(FRAME_BODY_MAX / 2, 1), large(5 << 19, 2));

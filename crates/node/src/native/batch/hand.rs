@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use staves_group::Recall;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{ClientId, GroupId, Time};
 use staves_net::OWN_BYTES;
@@ -12,7 +13,7 @@ use staves_wire::ErrorCode;
 use staves_wire::group::RequestId;
 use staves_wire::service::{Address, Answer, NumberedOp, ServiceRequest};
 
-use super::{ANSWER_BYTES_MAX, Batch, STEP_BYTES, no_pool, no_room};
+use super::{ANSWER_BYTES_MAX, Batch, STEP_BYTES, no_room, no_such_pool};
 use crate::host::{Cell, CellState, Host, PoolRoutes, Routes, Waiter};
 use crate::native::cost::is_read;
 use crate::native::numbers;
@@ -59,19 +60,6 @@ pub(super) fn cell_of<'a>(
     let shadow = cells.next().filter(|_| !home.lock().answers_for(slot));
     let shadow = shadow.filter(|cell| cell.lock().answers_for(slot));
     Ok(shadow.unwrap_or(home))
-}
-
-fn no_such_pool(routes: &Routes, request: &ServiceRequest) -> Answer {
-    match request.revision > routes.map.revision {
-        true => Answer::error(
-            ErrorCode::NotServing,
-            "the pool is not known to this node yet",
-        ),
-        false => {
-            let text = no_pool(&routes.map, request.service, &request.pool);
-            Answer::error(ErrorCode::NotFound, text)
-        }
-    }
 }
 
 fn not_here(host: &Host, to: Address) -> Answer {
@@ -302,8 +290,7 @@ impl<'a> Hand<'a> {
 
     /// The bytes of an operation's value, if they are more than the asker takes. What may have been done is answered in any case.
     fn too_large(&self, state: &CellState, op: &NumberedOp) -> Option<usize> {
-        let may_be_done = self.request.retry && op.number > 0;
-        if !self.request.strict || may_be_done {
+        if !self.request.strict || self.may_be_done(state, op) {
             return None;
         }
         let value_bytes = state.value_bytes(op);
@@ -325,8 +312,27 @@ impl<'a> Hand<'a> {
     /// True if there is no memory for the value that a client's write would take out: it is not begun. What may have been done before
     /// is answered in any case.
     fn lacks_memory(&mut self, state: &CellState, op: &NumberedOp) -> bool {
-        let asks = self.is_client && !self.request.retry && !is_read(self.request.service, op);
-        asks && self.is_short_of(state.value_bytes(op))
+        let asks = self.is_client && !is_read(self.request.service, op);
+        asks && !self.may_be_done(state, op) && self.is_short_of(state.value_bytes(op))
+    }
+
+    /// True if the bucket has seen the operation, or cannot say that it has not: no client's word counts for that.
+    fn may_be_done(&self, state: &CellState, op: &NumberedOp) -> bool {
+        let member = state.bucket.as_ref().map(|bucket| bucket.member());
+        let known = member
+            .zip(self.name_of(op))
+            .map(|(member, name)| member.recall(&name) != Recall::New);
+        known.unwrap_or(false)
+    }
+
+    /// The request that an operation is, if a retry of it is to be known.
+    fn name_of(&self, op: &NumberedOp) -> Option<RequestId> {
+        let named = op.number > 0 && self.request.client != ClientId(0);
+        named.then_some(RequestId {
+            client: self.request.client,
+            number: op.number,
+            floor: self.request.floor,
+        })
     }
 
     /// True if there is no memory for a value that a client has read.
@@ -360,12 +366,7 @@ impl<'a> Hand<'a> {
         wants_flush: &mut bool,
     ) -> Result<Option<Answer>, Refused> {
         let (batch, request) = (self.batch, self.request);
-        let named = op.number > 0 && request.client != ClientId(0);
-        let name = named.then_some(RequestId {
-            client: request.client,
-            number: op.number,
-            floor: request.floor,
-        });
+        let name = self.name_of(op);
         let member = state.bucket.as_ref().map(|bucket| bucket.member());
         let too_high = member
             .zip(name)
