@@ -48,7 +48,8 @@ pub use dialer::Dialer;
 pub use error::NetError;
 pub use identity::{Identity, Who};
 pub use in_flight::{
-    InFlight, InFlightPart, KeptBuffers, OWN_BYTES, SMALL_BYTES, WaitingPart, WaitingRequests,
+    Behind, InFlight, InFlightPart, KeptBuffers, OWN_BYTES, SMALL_BYTES, WaitingPart,
+    WaitingRequests,
 };
 pub use newcomers::{Newcomer, Newcomers};
 pub use options::Options;

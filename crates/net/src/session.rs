@@ -1,25 +1,26 @@
 //! One accepted connection, from its hello to its end.
 
 mod greeting;
+mod input;
 mod turns;
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 use staves_wire::frame::{self, Decoder, Envelope, Incoming, Raw};
 use staves_wire::hello::{Pong, Role};
 use staves_wire::service::ServiceRequest;
 use staves_wire::{ErrorCode, Kind, Message, Opcode};
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::greeting::greet;
+use self::input::Input;
 use crate::connection::{READ_BYTES, Turn};
 use crate::in_flight::OWN_BYTES;
 use crate::in_flight::{InFlightPart, KeptBuffers};
@@ -47,6 +48,7 @@ pub(crate) async fn serve<H: Handler>(
         buffer: BytesMut::with_capacity(READ_BYTES),
         read_at: Instant::now(),
         turn: Turn::default(),
+        in_flight: options.in_flight.clone(),
         part: InFlightPart::new(options.in_flight.clone()),
         kept: KeptBuffers::new(options.in_flight.clone()),
     };
@@ -129,99 +131,6 @@ async fn converse<H: Handler>(
     result
 }
 
-/// Bytes that came and what they are becoming.
-struct Input {
-    decoder: Decoder,
-    buffer: BytesMut,
-    /// The arrival of the newest of them. All read and waiting messages count as being as old as that.
-    read_at: Instant,
-    turn: Turn,
-    /// Unfinished messages of a client.
-    part: InFlightPart,
-    kept: KeptBuffers,
-}
-
-impl Input {
-    /// Room for the message that is being read, as far as it is known.
-    async fn wait_for_room(&mut self, more: usize) -> Result<(), String> {
-        while !self.has_room(more) {
-            if self.part.is_refused() {
-                return Err(self.part.of().refusal());
-            }
-            self.part.of().room().await;
-        }
-        self.part.waits_no_more();
-        Ok(())
-    }
-
-    fn has_room(&mut self, more: usize) -> bool {
-        let unfinished = self.decoder.unfinished_bytes();
-        self.part.try_set(unfinished + self.buffer.len() + more)
-    }
-
-    /// So much beside what has come and is no message yet.
-    fn holds(&mut self, more: usize) {
-        let unfinished = self.decoder.unfinished_bytes();
-        self.part.set(unfinished + self.buffer.len() + more);
-    }
-
-    /// The next message that has come by now.
-    fn decoded(&mut self) -> Result<Option<Incoming>, String> {
-        let incoming = self.decoder.next(&mut self.buffer);
-        let incoming = incoming.map_err(|error| error.to_string())?;
-        if incoming.is_some() {
-            self.holds(0);
-        }
-        Ok(incoming)
-    }
-
-    async fn next(
-        &mut self,
-        socket: &mut (impl AsyncRead + Unpin),
-        idle_max: Duration,
-        is_client: bool,
-    ) -> Result<Option<Incoming>, String> {
-        loop {
-            let incoming = self.decoded()?;
-            if incoming.is_some() {
-                return Ok(incoming);
-            }
-            let more = self.decoder.wanted().saturating_sub(self.buffer.len());
-            if is_client && let Err(text) = self.wait_for_room(more).await {
-                self.part.waits_no_more();
-                return self.decoder.give_up().map(Some).ok_or(text);
-            }
-            let most = match is_client {
-                true => more.max(self.part.of().read_bytes(READ_BYTES)),
-                false => more.max(READ_BYTES),
-            };
-            if is_client && self.buffer.is_empty() && self.kept.lets_go() {
-                self.buffer = BytesMut::new();
-            }
-            self.buffer.reserve(most);
-            self.kept.has_grown_to(self.buffer.capacity());
-            let mut room = (&mut self.buffer).limit(most);
-            let read = socket.read_buf(&mut room);
-            let read = async {
-                tokio::select! {
-                    read = read => read,
-                    () = self.part.stuck(), if self.part.is_counted() => Err(io::ErrorKind::TimedOut.into()),
-                }
-            };
-            match tokio::time::timeout(idle_max, read).await {
-                Ok(Ok(0)) => return Ok(None),
-                Ok(Ok(bytes)) => {
-                    self.read_at = Instant::now();
-                    self.part.moved(bytes);
-                    self.turn.took(bytes).await;
-                }
-                Ok(Err(error)) => return Err(format!("reading failed: {error}")),
-                Err(_) => return Err(format!("nothing came for {} ms", idle_max.as_millis())),
-            }
-        }
-    }
-}
-
 struct Session<'a, H> {
     shared: &'a ServerShared<H>,
     peer: PeerInfo,
@@ -234,7 +143,7 @@ struct Session<'a, H> {
 impl<H: Handler> Session<'_, H> {
     async fn work(
         &self,
-        socket: &mut (impl AsyncRead + Unpin),
+        socket: &mut OwnedReadHalf,
         input: &mut Input,
         mut stopping: watch::Receiver<bool>,
     ) -> Result<(), String> {
@@ -252,11 +161,7 @@ impl<H: Handler> Session<'_, H> {
         }
     }
 
-    async fn read(
-        &self,
-        socket: &mut (impl AsyncRead + Unpin),
-        input: &mut Input,
-    ) -> Result<(), String> {
+    async fn read(&self, socket: &mut OwnedReadHalf, input: &mut Input) -> Result<(), String> {
         let is_client = self.peer.hello.role != Role::Node;
         loop {
             // Push back: while too much is under way, or too many answers wait to be taken, nothing

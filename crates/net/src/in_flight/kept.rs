@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::InFlight;
+use super::budget::InFlight;
 
 /// A larger buffer is not kept.
 const BUFFER_BYTES_MAX: usize = 16 << 10;

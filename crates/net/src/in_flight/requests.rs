@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use staves_model::mutant::{Mutant, planted};
 
-use super::InFlight;
+use super::budget::InFlight;
 use crate::refusals::Refusals;
 
 /// The requests of clients that wait at a node.

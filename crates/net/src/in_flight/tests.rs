@@ -1,5 +1,10 @@
 //! Counts of what is held, refusals, and what is given back.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::time::{Duration, Instant};
+
 use super::line::GOES_FIRST;
 use super::*;
 
@@ -119,16 +124,25 @@ async fn who_has_waited_longest_goes_first() {
 async fn answers_that_lie_behind_another_leave_half_of_the_memory() {
     let all = InFlight::new(4 * MIB);
     let [mut a, mut b, mut c] = [(); 3].map(|()| InFlightPart::new(all.clone()));
-    assert!(a.try_set_answers(2 * MIB + OWN_BYTES, true));
-    assert!(!b.try_set_answers(MIB, true));
+    assert!(a.try_set_answers(2 * MIB + OWN_BYTES, Behind::Others));
+    assert!(!b.try_set_answers(MIB, Behind::Others));
     assert!(
-        !c.try_set_answers(8 << 10, true),
+        !c.try_set_answers(8 << 10, Behind::Others),
         "nor has it the reserve of small ones"
     );
-    assert!(a.try_set_answers(2 * MIB, true), "it may have less");
-    assert!(b.try_set(MIB) && c.try_set_answers(8 << 10, false));
+    assert!(
+        a.try_set_answers(2 * MIB, Behind::Others),
+        "it may have less"
+    );
+    // Little of a command of which a part is still to come has half of the reserve.
+    assert!(!c.try_set_answers(MIB, Behind::Itself));
+    assert!(b.try_set(2 * MIB) && c.try_set_answers(32 << 10, Behind::Itself));
+    assert!(!c.try_set_answers(48 << 10, Behind::Itself));
     drop((b, c));
-    assert!(a.try_set_answers(8 * MIB, true), "nobody is beside it");
+    assert!(
+        a.try_set_answers(8 * MIB, Behind::Others),
+        "nobody is beside it"
+    );
 }
 
 #[tokio::test]

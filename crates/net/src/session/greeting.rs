@@ -10,7 +10,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::Input;
+use super::input::Input;
 use crate::secret::{Prover, Secret, Secrets, nonce};
 use crate::server::{Handler, ServerShared};
 

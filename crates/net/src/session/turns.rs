@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 
 use staves_wire::frame::Incoming;
 use staves_wire::hello::Role;
-use tokio::io::AsyncRead;
+use tokio::net::tcp::OwnedReadHalf;
 
-use super::{Input, Session};
+use super::Session;
+use super::input::Input;
 use crate::in_flight::OWN_BYTES;
 use crate::server::Handler;
 use crate::turn::end_of_turn;
@@ -37,7 +38,7 @@ impl<H: Handler> Session<'_, H> {
     /// The next message. All that lies there is read before the turn ends.
     pub(super) async fn next(
         &self,
-        socket: &mut (impl AsyncRead + Unpin),
+        socket: &mut OwnedReadHalf,
         input: &mut Input,
     ) -> Result<Option<Incoming>, String> {
         let idle_max = self.shared.options.idle_max;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::{Buf, BytesMut};
 use staves_model::Time;
-use staves_net::{InFlightPart, KeptBuffers, OWN_BYTES, WaitingPart};
+use staves_net::{Behind, InFlightPart, KeptBuffers, OWN_BYTES, WaitingPart};
 use staves_service::{AnswerRef, Refused};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
@@ -90,7 +90,7 @@ struct Executor {
     starved: bool,
     needs: usize,
     /// They are to lie behind a part of the command that another node answers.
-    needs_behind: bool,
+    needs_behind_parts: bool,
     /// Commands wait until the client has taken answers to earlier ones, or there is memory for more of them.
     unread: bool,
     /// Cells that want a flush after this batch.
@@ -143,7 +143,7 @@ impl Connection {
                 turn: DoorTurn::None,
                 starved: false,
                 needs: 0,
-                needs_behind: false,
+                needs_behind_parts: false,
                 unread: false,
                 routes,
                 version,
@@ -194,13 +194,15 @@ impl Connection {
             if executor.closing && executor.places.is_empty() && executor.output.is_empty() {
                 return Ok(());
             }
-            let read_bytes = executor.part.of().read_bytes(READ_BYTES);
             tokio::select! {
                 biased;
                 () = executor.completions.notified(), if !executor.places.is_empty() => {}
-                count = read(&mut reading, &mut self.input, &self.parser, read_bytes), if executor.may_read(has_room && has_memory) => {
+                count = read(&mut reading, &mut self.input, &self.parser, &executor.running.in_flight), if executor.may_read(has_room && has_memory) => {
                     let count = count?;
                     turn_bytes += count;
+                    // At once, so that those who read next see it.
+                    executor.held += count;
+                    executor.part.set(executor.held);
                     executor.part.moved(count);
                     // What was asked before the client closed its side is still done and answered.
                     executor.closing |= count == 0;
@@ -497,9 +499,9 @@ impl Executor {
     fn one(&mut self, op: &Op<'_>, join: Join) {
         let protocol = self.protocol();
         let place = self.places.next();
-        let behind = !self.places.is_empty();
+        let behind = self.behind();
         if let Some(bytes) = self.lacks_memory_for_write(op, behind) {
-            return self.no_memory(bytes, behind);
+            return self.no_memory(bytes, false);
         }
         let held = self.held_before(behind);
         let tail = self.places.tail(&mut self.output);
@@ -528,7 +530,7 @@ impl Executor {
         match tried {
             Tried::Given(()) => {
                 if let Some(bytes) = no_memory {
-                    self.no_memory(bytes, behind);
+                    self.no_memory(bytes, false);
                 }
             }
             Tried::Waits => {
@@ -563,9 +565,9 @@ impl Executor {
         }
         let op_bytes = ops.len() * OP_BYTES;
         if op_bytes > OWN_BYTES {
-            let behind = !self.places.is_empty();
+            let behind = self.behind();
             if !self.has_memory(op_bytes, behind) {
-                return self.no_memory(op_bytes, behind);
+                return self.no_memory(op_bytes, false);
             }
             self.op_bytes = op_bytes;
         }
@@ -580,21 +582,24 @@ impl Executor {
         for (index, op) in ops.iter().enumerate() {
             let bytes = value_bytes + self.op_bytes;
             if bytes > asked {
+                let behind = self.behind_parts(!elsewhere.is_empty());
                 asked = bytes + ANSWERS_STEP_BYTES;
-                let behind = !self.places.is_empty() || !elsewhere.is_empty();
                 if !self.has_memory(asked, behind) && may_wait {
-                    return self.no_memory(asked, behind);
+                    if !self.has_memory(bytes, behind) {
+                        return self.no_memory(bytes, !elsewhere.is_empty());
+                    }
+                    asked = bytes;
                 }
             }
             if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {
                 parts.push(PartialReply::Answered(too_much(value_bytes_max)));
                 continue;
             }
-            let behind = !self.places.is_empty() || !elsewhere.is_empty();
+            let behind = self.behind_parts(!elsewhere.is_empty());
             let (at, so_far) = ((place, index as u32), (bytes, behind, may_wait));
             let tried = match self.try_one_of_many(&mut left, at, op, so_far) {
                 Ok(tried) => tried,
-                Err(value) => return self.no_memory(bytes + value, behind),
+                Err(value) => return self.no_memory(bytes + value, !elsewhere.is_empty()),
             };
             parts.push(match tried {
                 Tried::Given(answer) => {
@@ -637,7 +642,7 @@ impl Executor {
         left: &mut Left,
         at: (u64, u32),
         op: &Op<'_>,
-        (bytes, behind, may_wait): (usize, bool, bool),
+        (bytes, behind, may_wait): (usize, Behind, bool),
     ) -> Result<Tried<Answer>, usize> {
         let bucket = match left.is_empty() {
             true => None, // as nearly always

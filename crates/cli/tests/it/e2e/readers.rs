@@ -112,3 +112,30 @@ fn batches_that_have_values_give_them_where_there_is_no_memory_for_more() {
     let (_, longest) = pauses.0.into_inner().expect("no reader fails");
     assert!(longest < Duration::from_millis(2500), "{longest:?}");
 }
+
+/// Beside a client that brings a value which takes all memory for requests, at its leisure. Regression: MGETs of keys of this node and of
+/// others were refused for as long as it did, however small they were.
+#[test]
+fn small_commands_of_several_nodes_keys_go_on_beside_a_large_value() {
+    let cluster = Cluster::start(3);
+    let node = &cluster.nodes[0];
+    let mut client = Client::at(node);
+    for i in 0..KEYS {
+        client.say(&set(&format!("key{i:02}"), 8_000));
+        assert_eq!(client.line(), "+OK");
+    }
+    let mut slow = Client::at(node);
+    slow.say(b"*3\r\n$3\r\nSET\r\n$1\r\nf\r\n$33550000\r\n");
+    slow.say(&[b'v'; 200_000]);
+    let begun = Instant::now();
+    let mut at = 0;
+    while begun.elapsed() < Duration::from_secs(3) {
+        let keys: String = (0..4)
+            .map(|i| format!("$5\r\nkey{:02}\r\n", (at * 4 + i) % KEYS))
+            .collect();
+        client.say(format!("*5\r\n$4\r\nMGET\r\n{keys}").as_bytes());
+        assert_eq!(client.values(8_000), 4, "the {at}th");
+        at += 1;
+        slow.say(&[b'v'; 1000]);
+    }
+}

@@ -87,9 +87,9 @@ impl Executor {
             true => {
                 let mut answer = Output::new();
                 let after = self.session.answer(name, args, &*self.running, &mut answer);
-                let behind = !self.places.is_empty();
+                let behind = self.behind();
                 if answer.len() > OWN_BYTES && !self.has_memory(answer.len(), behind) {
-                    return self.no_memory(answer.len(), behind);
+                    return self.no_memory(answer.len(), false);
                 }
                 self.places.tail(&mut self.output).append(&mut answer);
                 after

@@ -1,7 +1,7 @@
 //! A connection's part of the node's memory for requests and answers under way.
 
 use bytes::BytesMut;
-use staves_net::{OWN_BYTES, SMALL_BYTES};
+use staves_net::{Behind, OWN_BYTES, SMALL_BYTES};
 use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::service::Answer;
@@ -29,7 +29,8 @@ impl Connection {
             if !executor.needs_memory && !executor.turn.is_awaited() {
                 executor.part.waits_no_more();
             }
-            return true;
+            // Whoever holds more than there is has taken it before it was counted: it takes no more.
+            return lacking > 0 || executor.held <= OWN_BYTES || executor.part.may_grow();
         }
         executor.part.set(executor.held);
         if !executor.starved && !executor.closing && executor.part.is_refused() {
@@ -119,17 +120,34 @@ impl Executor {
         places + self.output.held_bytes() + self.remote.under_way_bytes()
     }
 
-    /// Values are to be answered, `behind` an answer that is still to come or not: true if there is memory for them.
-    pub(super) fn has_memory(&mut self, values: usize, behind: bool) -> bool {
+    /// The answers behind which the next would lie.
+    pub(super) fn behind(&self) -> Behind {
+        match self.places.is_empty() {
+            true => Behind::Nothing,
+            false => Behind::Others,
+        }
+    }
+
+    /// The same for the rest of a command of which a part has gone to another node or not.
+    pub(super) fn behind_parts(&self, elsewhere: bool) -> Behind {
+        match self.behind() {
+            Behind::Nothing if elsewhere && self.output.is_empty() => Behind::Itself,
+            _ if elsewhere => Behind::Others,
+            behind => behind,
+        }
+    }
+
+    /// Values are to be answered: true if there is memory for them.
+    pub(super) fn has_memory(&mut self, values: usize, behind: Behind) -> bool {
         let held = self.held_beside();
         self.part.try_set_answers(held + values, behind)
     }
 
-    /// Bytes that it holds but for what has been answered in this turn, `behind` an answer that is still to come or not.
-    pub(super) fn held_before(&self, behind: bool) -> usize {
+    /// Bytes that it holds but for what has been answered in this turn.
+    pub(super) fn held_before(&self, behind: Behind) -> usize {
         match behind {
-            false => self.held,
-            true => self.held.max(self.held_bytes()),
+            Behind::Nothing => self.held,
+            _ => self.held.max(self.held_bytes()),
         }
     }
 
@@ -140,7 +158,7 @@ impl Executor {
 
     /// The bytes of the value that a write would be answered with, if there is no memory for them: it is not begun. A read shows
     /// them when it is done.
-    pub(super) fn lacks_memory_for_write(&mut self, op: &Op<'_>, behind: bool) -> Option<usize> {
+    pub(super) fn lacks_memory_for_write(&mut self, op: &Op<'_>, behind: Behind) -> Option<usize> {
         if !matches!(op, Op::GetDel { .. } | Op::Set { get_old: true, .. }) {
             return None;
         }
@@ -157,24 +175,24 @@ impl Executor {
         if answers <= OWN_BYTES || self.held + answers <= self.part.bytes_max() {
             return true;
         }
-        self.has_memory(ANSWERS_STEP_BYTES, !self.places.is_empty())
+        self.has_memory(ANSWERS_STEP_BYTES, self.behind())
     }
 
     /// True if the command that waits for room still has none: it is not tried in vain, for that copies values.
     pub(super) fn still_starved(&mut self) -> bool {
-        let behind = !self.places.is_empty();
+        let behind = self.behind_parts(self.needs_behind_parts);
         self.starved = self.starved
             && !self.closing
-            && !self.has_memory(self.needs, behind || self.needs_behind)
-            && (behind || !self.part.is_refused());
+            && !self.has_memory(self.needs, behind)
+            && (!self.places.is_empty() || !self.part.is_refused());
         self.starved
     }
 
     /// A command found no memory for so many bytes of its values: it waits, and is refused in the end. Its time begins when nothing is
     /// left before it.
-    pub(super) fn no_memory(&mut self, needs: usize, behind: bool) {
+    pub(super) fn no_memory(&mut self, needs: usize, behind_parts: bool) {
         if !self.places.is_empty() || !self.part.is_refused() {
-            (self.starved, self.needs, self.needs_behind) = (true, needs, behind);
+            (self.starved, self.needs, self.needs_behind_parts) = (true, needs, behind_parts);
             self.commands = self.commands.saturating_sub(1);
             return;
         }

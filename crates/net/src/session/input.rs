@@ -1,0 +1,135 @@
+//! The bytes of a connection, until they are messages.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{BufMut, BytesMut};
+use staves_wire::frame::{Decoder, Incoming};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+
+use crate::connection::{READ_BYTES, Turn};
+use crate::in_flight::{InFlight, InFlightPart, KeptBuffers};
+
+/// A socket that is read, before the hello and after.
+pub(super) trait Readable: AsyncRead + Unpin {
+    /// Waits until something comes.
+    async fn comes(&self) -> io::Result<()>;
+}
+
+impl Readable for TcpStream {
+    async fn comes(&self) -> io::Result<()> {
+        self.readable().await
+    }
+}
+
+impl Readable for OwnedReadHalf {
+    async fn comes(&self) -> io::Result<()> {
+        self.readable().await
+    }
+}
+
+/// Bytes that came and what they are becoming.
+pub(super) struct Input {
+    pub(super) decoder: Decoder,
+    pub(super) buffer: BytesMut,
+    /// The arrival of the newest of them. All read and waiting messages count as being as old as that.
+    pub(super) read_at: Instant,
+    pub(super) turn: Turn,
+    pub(super) in_flight: Arc<InFlight>,
+    /// Unfinished messages of a client.
+    pub(super) part: InFlightPart,
+    pub(super) kept: KeptBuffers,
+}
+
+impl Input {
+    /// Room for the message that is being read, as far as it is known.
+    pub(super) async fn wait_for_room(&mut self, more: usize) -> Result<(), String> {
+        while !self.has_room(more) {
+            if self.part.is_refused() {
+                return Err(self.part.of().refusal());
+            }
+            self.part.of().room().await;
+        }
+        self.part.waits_no_more();
+        Ok(())
+    }
+
+    pub(super) fn has_room(&mut self, more: usize) -> bool {
+        let unfinished = self.decoder.unfinished_bytes();
+        self.part.try_set(unfinished + self.buffer.len() + more)
+    }
+
+    /// So much beside what has come and is no message yet.
+    pub(super) fn holds(&mut self, more: usize) {
+        let unfinished = self.decoder.unfinished_bytes();
+        self.part.set(unfinished + self.buffer.len() + more);
+    }
+
+    /// The next message that has come by now.
+    pub(super) fn decoded(&mut self) -> Result<Option<Incoming>, String> {
+        let incoming = self.decoder.next(&mut self.buffer);
+        let incoming = incoming.map_err(|error| error.to_string())?;
+        if incoming.is_some() {
+            self.holds(0);
+        }
+        Ok(incoming)
+    }
+
+    pub(super) async fn next(
+        &mut self,
+        socket: &mut impl Readable,
+        idle_max: Duration,
+        is_client: bool,
+    ) -> Result<Option<Incoming>, String> {
+        loop {
+            let incoming = self.decoded()?;
+            if incoming.is_some() {
+                return Ok(incoming);
+            }
+            let more = self.decoder.wanted().saturating_sub(self.buffer.len());
+            if is_client && let Err(text) = self.wait_for_room(more).await {
+                self.part.waits_no_more();
+                return self.decoder.give_up().map(Some).ok_or(text);
+            }
+            if is_client && self.buffer.is_empty() && self.kept.lets_go() {
+                self.buffer = BytesMut::new();
+            }
+            let (in_flight, buffer, kept) = (&self.in_flight, &mut self.buffer, &mut self.kept);
+            let read = async {
+                let read_bytes = match is_client {
+                    true => {
+                        // Others may have taken the memory while nothing came.
+                        socket.comes().await?;
+                        in_flight.read_bytes(READ_BYTES)
+                    }
+                    false => READ_BYTES,
+                };
+                let most = more.max(read_bytes);
+                buffer.reserve(most);
+                kept.has_grown_to(buffer.capacity());
+                socket.read_buf(&mut buffer.limit(most)).await
+            };
+            let read = async {
+                tokio::select! {
+                    read = read => read,
+                    () = self.part.stuck(), if self.part.is_counted() => Err(io::ErrorKind::TimedOut.into()),
+                }
+            };
+            match tokio::time::timeout(idle_max, read).await {
+                Ok(Ok(0)) => return Ok(None),
+                Ok(Ok(bytes)) => {
+                    self.read_at = Instant::now();
+                    // At once, so that those who read next see it.
+                    self.holds(0);
+                    self.part.moved(bytes);
+                    self.turn.took(bytes).await;
+                }
+                Ok(Err(error)) => return Err(format!("reading failed: {error}")),
+                Err(_) => return Err(format!("nothing came for {} ms", idle_max.as_millis())),
+            }
+        }
+    }
+}
