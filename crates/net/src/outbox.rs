@@ -30,6 +30,8 @@ use crate::turn::end_of_turn;
 
 /// A chunk that has reached this many bytes is not added to.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Most bytes of memory that a connection keeps for its next chunk.
+const SPARE_BYTES: usize = 4 << 10;
 /// A message with more than this waits apart from the small ones.
 const BULK_BYTES: usize = 64 << 10;
 /// Most bytes of each kind taken out at a time (and one chunk, or one frame, more), and so the longest
@@ -176,12 +178,10 @@ impl Outbox {
             return Err(NotPut::Closed);
         }
         let is_first = frames.is_empty();
-        let mut chunk = match frames.chunks.back() {
-            Some(chunk) if chunk.has_room() => frames.chunks.pop_back(),
-            _ => None,
-        }
-        .unwrap_or_else(|| OutboxChunk::new(frames.spare.take().unwrap_or_default()));
+        let mut chunk = frames.chunk();
         let before = chunk.bytes.len();
+        // Once, instead of growing under what is put in.
+        chunk.bytes.reserve(weight);
         frame::encode(envelope, message, &mut chunk.bytes);
         let added = chunk.bytes.len() - before;
         let too_large = added > bytes_max.saturating_add(frames_overhead(added));
@@ -209,16 +209,23 @@ impl Outbox {
     }
 
     /// Puts a frame in behind the others. It is let go if the connection is over.
-    pub(crate) fn put_frame(&self, frame: BytesMut) {
+    pub(crate) fn put_frame(&self, frame: &[u8]) {
         let mut frames = self.frames.lock();
         if frames.closed {
             return;
         }
         let is_first = frames.is_empty();
         let added = frame.len();
-        match added > BULK_BYTES {
-            true => frames.bulk.push_back(OutboxChunk::new(frame)),
-            false => frames.chunks.push_back(OutboxChunk::new(frame)),
+        if added > BULK_BYTES {
+            frames
+                .bulk
+                .push_back(OutboxChunk::new(BytesMut::from(frame)));
+        } else {
+            // Behind the others, as its own memory may be far more than its bytes.
+            let mut chunk = frames.chunk();
+            chunk.bytes.reserve(added);
+            chunk.bytes.extend_from_slice(frame);
+            frames.chunks.push_back(chunk);
         }
         self.more(added);
         drop(frames);
@@ -380,8 +387,8 @@ impl Outbox {
             return;
         }
         self.less(piece.counts);
-        // A short frame of a large message shares the memory of all of it.
-        if !piece.bulk && piece.body.capacity() <= 2 * CHUNK_BYTES {
+        // It is kept for as long as the connection lasts. A short frame of a large message shares the memory of all of it.
+        if !piece.bulk && piece.body.capacity() <= SPARE_BYTES {
             piece.body.clear();
             self.frames.lock().spare = Some(piece.body);
         }
@@ -512,6 +519,15 @@ impl Writing {
 }
 
 impl Frames {
+    /// The chunk that the next message is put in, and that goes back behind the others then.
+    fn chunk(&mut self) -> OutboxChunk {
+        match self.chunks.back() {
+            Some(last) if last.has_room() => self.chunks.pop_back(),
+            _ => None,
+        }
+        .unwrap_or_else(|| OutboxChunk::new(self.spare.take().unwrap_or_default()))
+    }
+
     fn is_empty(&self) -> bool {
         self.chunks.is_empty() && self.bulk.is_empty()
     }

@@ -203,8 +203,8 @@ impl Reply {
     /// Answers with what is encoded by now.
     pub fn send_encoded(mut self, answers: EncodedAnswers, revision: Revision) {
         self.answered = true;
-        self.outbox
-            .put_frame(answers.into_frame(self.envelope(), revision));
+        let frame = answers.into_frame(self.envelope(), revision);
+        self.outbox.put_frame(&frame);
     }
 
     /// Answers with an error packet.

@@ -192,7 +192,9 @@ pub struct Parser {
 }
 
 /// Argument places kept from one command to the next; a larger command's are given back.
-const SPANS_KEPT: usize = 1024;
+const SPANS_KEPT: usize = 128;
+/// Bytes of unescaped arguments that are kept so.
+const UNESCAPED_KEPT: usize = 1024;
 
 /// Longest header: a sign and twenty digits, and room for padding.
 ///
@@ -266,7 +268,7 @@ impl Parser {
         self.spans.clear();
         self.unescaped.clear();
         self.spans.shrink_to(SPANS_KEPT);
-        self.unescaped.shrink_to(SPANS_KEPT);
+        self.unescaped.shrink_to(UNESCAPED_KEPT);
     }
 
     fn multibulk(&mut self, input: &[u8]) -> Result<bool, ProtocolError> {

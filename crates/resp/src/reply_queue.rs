@@ -14,6 +14,9 @@ use staves_wire::service::Answer;
 
 use crate::output::{Join, Output, Protocol};
 
+/// Places that are kept when nothing waits: a place has some two hundred bytes.
+const PLACES_KEPT: usize = 16;
+
 /// A command whose first values have this many bytes is not answered at once, but value by value.
 const WHOLE_BYTES_MAX: usize = 1 << 20;
 
@@ -283,6 +286,8 @@ impl ReplyQueue {
         }
         if let Some(front) = self.queue.front_mut() {
             self.charged_bytes -= front.stream(output);
+        } else if self.queue.capacity() > PLACES_KEPT {
+            self.queue = VecDeque::new();
         }
     }
 

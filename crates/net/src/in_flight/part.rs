@@ -38,6 +38,8 @@ pub struct InFlightPart {
     /// So much is not counted.
     own: usize,
     counted: usize,
+    /// Of those, taken without a question ([`InFlightPart::set`]): whether there is room for them shows at the next question.
+    unasked: usize,
     /// It may take more than there is, to end what it has begun.
     overdraws: bool,
     pub(super) moved: usize,
@@ -63,6 +65,7 @@ impl InFlightPart {
             of,
             own,
             counted: 0,
+            unasked: 0,
             overdraws: false,
             moved: 0,
             moving_since: Instant::now(),
@@ -106,11 +109,23 @@ impl InFlightPart {
         if self.counted == 0 {
             (self.moved, self.moving_since) = (0, Instant::now());
         }
-        match counted.checked_sub(self.counted) {
-            Some(more) => self.of.take(more),
-            None => self.of.give_back(self.counted - counted),
+        if let Some(more) = counted.checked_sub(self.counted) {
+            self.of.take(more);
+            self.unasked += more;
+        } else {
+            let less = self.counted - counted;
+            self.of.give_back(less);
+            self.unasked = self.unasked.saturating_sub(less);
         }
         self.counted = counted;
+    }
+
+    /// It holds so many bytes now, and goes on to hold as many as it was given if those are more.
+    #[inline]
+    pub fn grow_to(&mut self, bytes: usize) {
+        if self.counted_of(bytes) > self.counted {
+            self.set(bytes);
+        }
     }
 
     /// It is to hold so many bytes, if there is room for them. One that has nobody beside it, or little more than small ones,
@@ -138,47 +153,35 @@ impl InFlightPart {
         }
     }
 
-    /// True if it may hold more than it does, by a little.
-    pub fn may_grow(&self) -> bool {
-        let (held, all) = (self.of.held_bytes(), self.of.bytes_max);
-        let reserve = self.of.reserve_bytes();
-        match self.counted < SMALL_BYTES {
-            true => held < all.saturating_add(reserve),
-            false => held < all || held - self.counted <= reserve,
-        }
-    }
-
     fn try_set_below(&mut self, bytes: usize, max: usize, small_max: usize) -> bool {
         let counted = self.counted_of(bytes);
-        if counted > self.counted {
-            let small = counted <= SMALL_BYTES;
-            if self.counted == 0 && !small && self.of.line.is_before(self.place.as_ref()) {
-                return false;
-            }
-            let more = counted - self.counted;
-            let queued = self.of.queued.load(Ordering::Relaxed);
-            let reserve = self.of.reserve_bytes();
-            let max = if small { small_max } else { max };
-            let max = max.saturating_sub(queued);
-            let fits = |held: usize| {
-                let alone = held - self.counted + queued <= reserve;
-                (alone && !small || held.saturating_add(more) <= max)
-                    .then(|| held.saturating_add(more))
-            };
-            let held = &self.of.held;
-            if held
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-                .is_err()
-            {
-                return false;
-            }
-            // It is taken: `set` has nothing left to take.
-            if self.counted == 0 {
-                (self.moved, self.moving_since) = (0, Instant::now());
-            }
-            self.counted = counted;
+        if counted <= self.counted - self.unasked {
+            self.set(bytes);
+            return true;
         }
-        self.set(bytes);
+        let small = counted <= SMALL_BYTES;
+        if self.counted == 0 && !small && self.of.line.is_before(self.place.as_ref()) {
+            return false;
+        }
+        let queued = self.of.queued.load(Ordering::Relaxed);
+        let reserve = self.of.reserve_bytes();
+        let max = if small { small_max } else { max };
+        let max = max.saturating_sub(queued);
+        let fits = |held: usize| {
+            let others = held - self.counted;
+            let alone = others + queued <= reserve;
+            let all = others.saturating_add(counted);
+            (alone && !small || all <= max).then_some(all)
+        };
+        let held = &self.of.held;
+        let before = held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits);
+        if before.is_err() {
+            return false;
+        }
+        if self.counted == 0 {
+            (self.moved, self.moving_since) = (0, Instant::now());
+        }
+        (self.counted, self.unasked) = (counted, 0);
         true
     }
 

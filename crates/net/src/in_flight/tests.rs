@@ -187,3 +187,23 @@ async fn who_holds_what_others_wait_for_has_to_move() {
         assert_eq!(stuck, closed, "{bytes} bytes of 128 MiB");
     }
 }
+
+/// Regression: who had taken more than there was without a question was told at the next that there was room, for it grew no more then.
+#[test]
+fn what_was_taken_without_a_question_is_asked_for_at_the_next() {
+    let all = InFlight::new(4 * MIB);
+    let [mut a, mut b] = [(); 2].map(|()| InFlightPart::new(all.clone()));
+    assert!(a.try_set(3 * MIB));
+    b.set(2 * MIB);
+    assert!(!b.try_set(2 * MIB), "they are not there");
+    assert!(!b.try_set(3 * MIB / 2), "nor are so many");
+    assert!(b.try_set(MIB) && b.try_set(MIB), "so many are");
+    // What was given stays given, and covers what comes.
+    b.grow_to(MIB / 2);
+    assert_eq!(b.bytes_max() / MIB, 1);
+    assert!(a.try_set(3 * MIB));
+    b.grow_to(2 * MIB);
+    assert!(!b.try_set(2 * MIB));
+    drop(a);
+    assert!(b.try_set(2 * MIB));
+}

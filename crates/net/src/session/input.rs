@@ -123,7 +123,8 @@ impl Input {
                 Ok(Ok(bytes)) => {
                     self.read_at = Instant::now();
                     // At once, so that those who read next see it.
-                    self.holds(0);
+                    let holds = self.decoder.unfinished_bytes() + self.buffer.len();
+                    self.part.grow_to(holds);
                     self.part.moved(bytes);
                     self.turn.took(bytes).await;
                 }

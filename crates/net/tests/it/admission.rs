@@ -118,7 +118,8 @@ fn unfinished_messages_share_one_budget() {
         for _ in 0..10 {
             let answer = well.call(&ask(9), within(5000)).await;
             assert_eq!(answer.expect("answered"), status(9));
-            assert!(in_flight.held_bytes() <= 4 * MIB);
+            // One of 3 MiB may go on beside a reserve of one, and all are counted in steps.
+            assert!(in_flight.held_bytes() <= 4 * MIB + MIB / 8);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         for raw in &mut all {

@@ -202,7 +202,7 @@ impl Connection {
                     turn_bytes += count;
                     // At once, so that those who read next see it.
                     executor.held += count;
-                    executor.part.set(executor.held);
+                    executor.part.grow_to(executor.held);
                     executor.part.moved(count);
                     // What was asked before the client closed its side is still done and answered.
                     executor.closing |= count == 0;

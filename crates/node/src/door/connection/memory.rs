@@ -29,11 +29,12 @@ impl Connection {
             if !executor.needs_memory && !executor.turn.is_awaited() {
                 executor.part.waits_no_more();
             }
-            // Whoever holds more than there is has taken it before it was counted: it takes no more.
-            return lacking > 0 || executor.held <= OWN_BYTES || executor.part.may_grow();
+            return true;
         }
         executor.part.set(executor.held);
-        if !executor.starved && !executor.closing && executor.part.is_refused() {
+        // What waits for its own commands gets memory when they are done.
+        let waits_in_vain = lacking > 0 && executor.places.is_empty();
+        if waits_in_vain && !executor.starved && !executor.closing && executor.part.is_refused() {
             executor.no_memory(0, false);
             executor.closing = true;
         }
