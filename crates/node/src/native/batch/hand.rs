@@ -313,7 +313,9 @@ impl<'a> Hand<'a> {
     /// is answered in any case.
     fn lacks_memory(&mut self, state: &CellState, op: &NumberedOp) -> bool {
         let asks = self.is_client && !is_read(self.request.service, op);
-        asks && !self.may_be_done(state, op) && self.is_short_of(state.value_bytes(op))
+        let bytes = if asks { state.value_bytes(op) } else { 0 };
+        // The table is asked only for the few that take a value out.
+        bytes > OWN_BYTES && !self.may_be_done(state, op) && self.is_short_of(bytes)
     }
 
     /// True if the bucket has seen the operation, or cannot say that it has not: no client's word counts for that.
