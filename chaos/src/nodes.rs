@@ -402,9 +402,9 @@ impl Drop for Nodes {
 
 /// The library that gives a process another clock, as an assignment for `env`.
 fn preload() -> anyhow::Result<String> {
-    let library = tool("faketime", &["-f", "+0d", "printenv", "LD_PRELOAD"]);
+    let library = staves_testkit::tools::faketime_library();
     let library = library.context("wall clocks need faketime (Debian: faketime)")?;
-    Ok(format!("LD_PRELOAD={}", library.trim()))
+    Ok(format!("LD_PRELOAD={}", library.display()))
 }
 
 fn resident_max_of(status: &str) -> Option<u64> {

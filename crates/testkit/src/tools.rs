@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// With the value 1: tests fail where a tool is absent.
@@ -57,6 +58,14 @@ pub fn runs(program: &str, args: &[&str]) -> bool {
         missing(format_args!("{program} {args:?} does not run here"));
     }
     there
+}
+
+/// The library of Debian's package `faketime`, that gives a process another clock. It is looked for, not asked of the program
+/// `faketime`: that names a semaphore by its process id and ends if an earlier process of the same id left one.
+pub fn faketime_library() -> Option<PathBuf> {
+    let of_machine = std::fs::read_dir("/usr/lib").ok()?.flatten();
+    let mut places = of_machine.map(|entry| entry.path().join("faketime/libfaketime.so.1"));
+    places.find(|place| place.exists())
 }
 
 /// The Python that `STAVES_PYTHON` names, else the machine's.

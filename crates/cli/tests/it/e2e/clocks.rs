@@ -1,15 +1,17 @@
 //! Nodes and clients whose clocks are days off, and are set while they run.
 
+use std::path::Path;
+
 use staves_testkit::resp::{Reply, RespClient};
+use staves_testkit::tools::{faketime_library, missing};
 use staves_testkit::wait_until;
 
 use super::*;
 
 /// The words of a shell for a program's clock to be off as the file says, from one look to the next. Its monotonic clock
 /// and the times of files stay as they are.
-fn clock_of(file: &std::path::Path) -> String {
-    let library = tool("faketime", &["-f", "+0d", "printenv", "LD_PRELOAD"]);
-    let (library, file) = (library.trim(), file.display());
+fn clock_of(library: &Path, file: &Path) -> String {
+    let (library, file) = (library.display(), file.display());
     format!(
         "export LD_PRELOAD='{library}' FAKETIME_TIMESTAMP_FILE={file} FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1"
     )
@@ -37,18 +39,21 @@ fn write_through_each(cluster: &Cluster, round: &str) {
 /// with the right time; one that was three days behind refused everybody's.
 #[test]
 fn writes_go_on_whatever_the_clocks_say_and_however_they_are_set() {
-    if !runs("faketime", &["--version"]) {
-        return;
-    }
+    let Some(library) = faketime_library() else {
+        return missing("no faketime/libfaketime.so.1 in a folder of /usr/lib");
+    };
     let folder = tempfile::tempdir().expect("a folder");
     let clocks = ["a", "b", "c", "client"].map(|name| folder.path().join(name));
     let set = |at: usize, to: &str| std::fs::write(&clocks[at], to).expect("a file");
     let offsets = ["+2d", "-3d", "+0d", "+30d"];
     (0..4).for_each(|at| set(at, offsets[at]));
-    let before: Vec<String> = clocks[..3].iter().map(|file| clock_of(file)).collect();
+    let before: Vec<String> = clocks[..3]
+        .iter()
+        .map(|file| clock_of(&library, file))
+        .collect();
     let mut cluster = Cluster::start_after(&before);
     let put = |node: usize, round: &str| {
-        let line = format!("{} && exec \"$@\"", clock_of(&clocks[3]));
+        let line = format!("{} && exec \"$@\"", clock_of(&library, &clocks[3]));
         let program = env!("CARGO_BIN_EXE_staves");
         let (at, put) = (&cluster.nodes[node].native, ["cache", "put", "key:7"]);
         let shell = ["-c", &line, "sh", program, "--cluster", at];
