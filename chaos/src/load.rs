@@ -151,9 +151,9 @@ impl Shared {
         lock(&self.waits).ended(of, (called, self.now()), refused);
     }
 
-    /// The longest wait for a write through any one node.
-    pub fn worst_wait(&self) -> Stall {
-        lock(&self.waits).worst()
+    /// The longest wait for a write through any one node but this.
+    pub fn worst_wait(&self, but: Option<usize>) -> Stall {
+        lock(&self.waits).worst(but)
     }
 
     /// Something that must not be, whatever the history says.

@@ -510,7 +510,7 @@ impl Runner<'_> {
         if let Some(stall) = files.filter(|stall| stall.length > self.verdict.stall.length) {
             self.verdict.stall = stall;
         }
-        let wait = self.shared.worst_wait();
+        let wait = self.shared.worst_wait(self.scenario.but_node);
         if self.scenario.everywhere && wait.length > self.verdict.stall.length {
             self.verdict.stall = wait;
         }

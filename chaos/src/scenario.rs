@@ -8,6 +8,7 @@
 //!                                  readers), 'files too' (a dataset beside the other clients)
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
+//! expect stalls at every node but n1 below 3s   the same, but what n1 is asked counts for no write
 //! expect losses                    more is lost than the scheme bears: keys may be empty afterwards
 //! expect no deaths                 nobody is declared dead
 //! after 2s kill the directory's leader
@@ -75,6 +76,8 @@ pub struct Scenario {
     pub stall_max: Duration,
     /// The same bound holds for writes through each of the nodes that there are at first.
     pub everywhere: bool,
+    /// Except through this one.
+    pub but_node: Option<usize>,
     /// The steps, in order.
     pub steps: Vec<Step>,
 }
@@ -116,6 +119,7 @@ pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
         deaths: true,
         stall_max: Duration::from_secs(12),
         everywhere: false,
+        but_node: None,
         steps: Vec::new(),
     };
     let mut last = 0;
@@ -207,9 +211,14 @@ fn expectation(scenario: &mut Scenario, text: &str) -> Result<(), String> {
         ["stalls", "at", "every", "node", "below", t] => {
             (scenario.stall_max, scenario.everywhere) = (time(t)?, true);
         }
+        ["stalls", "at", "every", "node", "but", n, "below", t] => {
+            let n = n.strip_prefix('n').unwrap_or(n);
+            (scenario.stall_max, scenario.everywhere) = (time(t)?, true);
+            scenario.but_node = Some(count(n, NODES_MAX)? - 1);
+        }
         _ => {
             return Err(
-                "one can expect 'losses', 'no deaths', 'stalls below 8s' and 'stalls at every node below 3s'"
+                "one can expect 'losses', 'no deaths', 'stalls below 8s', 'stalls at every node below 3s' and 'stalls at every node but n1 below 3s'"
                     .into(),
             );
         }
@@ -289,6 +298,9 @@ mod tests {
         );
         assert_eq!((s.keys.count, s.keys.counted), (7, true));
         assert_eq!(s.stall_max, Duration::from_secs(9));
+        let but = "3 nodes\nexpect stalls at every node but n2 below 3s\nrun for 1s\n";
+        let but = parse("x", but).expect("it parses");
+        assert_eq!((but.everywhere, but.but_node), (true, Some(1)));
         assert_eq!(s.steps[0].after, Duration::from_secs(2));
         assert_eq!(s.steps[0].action, Action::Kill(Who::Leader));
         assert_eq!(

@@ -9,7 +9,7 @@ use crate::judge::Stall;
 #[derive(Default)]
 pub struct Waits {
     waiting: BTreeMap<u32, Wait>,
-    worst: Stall,
+    worst: BTreeMap<u32, Stall>,
 }
 
 /// Of one client.
@@ -39,9 +39,10 @@ impl Waits {
             wait.refused = text.to_owned();
         }
         let length = Duration::from_nanos(now.saturating_sub(wait.since));
-        if length > self.worst.length {
+        let worst = self.worst.entry(client).or_default();
+        if length > worst.length {
             let (key, refused) = (wait.key, &wait.refused);
-            self.worst = Stall {
+            *worst = Stall {
                 key: format!("key-{key}, written through n{client} ('{refused}')"),
                 from: wait.since,
                 length,
@@ -57,9 +58,12 @@ impl Waits {
         self.waiting.get(&client).map(|wait| wait.key)
     }
 
-    /// The longest.
-    pub fn worst(&self) -> Stall {
-        self.worst.clone()
+    /// The longest, but for those of the client of this node.
+    pub fn worst(&self, but: Option<usize>) -> Stall {
+        let counts = |client: &u32| but.is_none_or(|at| *client as usize != at + 1);
+        let of = self.worst.iter().filter(|(client, _)| counts(client));
+        let worst = of.map(|(_, stall)| stall).max_by_key(|s| s.length);
+        worst.cloned().unwrap_or_default()
     }
 }
 
@@ -76,7 +80,7 @@ mod tests {
         assert_eq!((waits.again(1), waits.again(2)), (Some(5), None));
         waits.ended((1, 5), (4 * second, 6 * second), None);
         assert_eq!(waits.again(1), None);
-        let worst = waits.worst();
+        let worst = waits.worst(None);
         assert_eq!(
             (worst.key.as_str(), worst.from, worst.length),
             (
@@ -85,5 +89,7 @@ mod tests {
                 Duration::from_secs(5)
             )
         );
+        let of_second = Duration::from_secs(1);
+        assert_eq!(waits.worst(Some(0)).length, of_second);
     }
 }

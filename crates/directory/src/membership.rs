@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use openraft::{BasicNode, ChangeMembers};
 use staves_model::NodeId;
@@ -16,8 +16,11 @@ use crate::voters::{MembershipStep, View};
 const LOOK: Duration = Duration::from_millis(100);
 /// The time that one step is waited for. It may still end well later; until then openraft refuses another.
 const STEP: Duration = Duration::from_millis(2000);
-/// The tries of a leaving leader to transfer the leadership before it simply gives up its vote.
+/// The tries in a row of a leader to transfer the leadership. One that leaves simply gives up its vote then; one that
+/// reaches few nodes goes on for [`REST`].
 const HAND_OVERS: u32 = 3;
+/// The time without tries after so many in vain: writes wait while one lasts.
+const REST: Duration = Duration::from_secs(3);
 /// The number of entries that a log may lack and count as caught up.
 const NEAR: u64 = 100;
 
@@ -26,7 +29,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
     let mut map_watch = inner.map_watch.clone();
     let mut look = tokio::time::interval(LOOK);
-    let mut in_vain = 0;
+    let (mut in_vain, mut rests_until) = (0, Instant::now());
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -38,9 +41,13 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         for _ in 0..4 {
             // Between any two of them this node may begin to leave.
             let heirs = inner.heirs();
+            if in_vain >= HAND_OVERS && Instant::now() >= rests_until {
+                in_vain = 0;
+            }
             if !heirs.is_empty() && in_vain < HAND_OVERS && !changing(&inner) {
                 let handed = inner.hand_over(&heirs).await;
                 in_vain = if handed { 0 } else { in_vain + 1 };
+                rests_until = Instant::now() + REST;
                 break;
             }
             let Some(step) = next_step(&inner) else { break };

@@ -95,6 +95,22 @@ impl Network {
         self.send(to, addr.to_owned(), self.envelope(to, body), deadline)
     }
 
+    /// One request to a node, through another one if the node does not answer pings.
+    pub async fn call_or_relay(
+        &self,
+        to: NodeId,
+        body: PeerRequest,
+        deadline: Duration,
+    ) -> Result<PeerResponse, TransportError> {
+        let (addr, envelope) = (self.address(to, ""), self.envelope(to, body));
+        let away = self.unreachable.lock().contains(&to);
+        let relayed = away.then(|| self.send_through(0, (to, addr.clone()), &envelope, deadline));
+        match relayed.flatten() {
+            Some(relayed) => relayed.await,
+            None => self.send(to, addr, envelope, deadline).await,
+        }
+    }
+
     fn send(
         &self,
         to: NodeId,

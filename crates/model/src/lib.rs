@@ -37,6 +37,7 @@ pub mod mutant;
 pub mod pinger;
 pub mod planner;
 pub mod policy;
+pub mod reach;
 mod region;
 pub mod ring;
 mod scheme;

@@ -192,10 +192,12 @@ mutants! {
         WaitsWithoutBound = 1079,
         LoadOpenToAll = 1080,
     ]
-    /// Those of the patience of the detector and of the planner, which their own tests see.
+    /// Those of the judgement of the detector and of the planner, which their own tests see.
     PATIENCE: [
         ReturnsForgotten = 1071,
         StartsHurried = 1073,
+        NarrowNotSeen = 1081,
+        NarrowAtOnce = 1082,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

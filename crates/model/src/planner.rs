@@ -22,12 +22,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::balance::Load;
-use self::isolated::{Cuts, apart, sole_source, sole_survivor};
+use self::isolated::{has_wide_copy, sole_source, sole_survivor};
 use self::plan::{Choice, EpochReason, Fit, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool};
 use crate::mutant::{Mutant, planted};
+use crate::reach::{Cuts, NarrowNodes, apart};
 use crate::ring::Ring;
 use crate::time::Time;
 
@@ -118,6 +119,7 @@ pub struct Planner {
     unable: BTreeMap<(GroupId, MemberId), Unable>,
     /// Pairs of nodes that do not reach each other.
     cuts: Cuts,
+    narrow: NarrowNodes,
     down_since: BTreeMap<NodeId, Time>,
     draining_since: BTreeMap<NodeId, Time>,
     /// Every node's life and state as last seen: proposals under way rest on them.
@@ -193,6 +195,7 @@ impl Planner {
             watches: BTreeMap::new(),
             unable: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            narrow: NarrowNodes::default(),
             down_since: BTreeMap::new(),
             draining_since: BTreeMap::new(),
             lives: Vec::new(),
@@ -204,8 +207,13 @@ impl Planner {
     }
 
     /// Takes in which nodes do not reach each other (`Detector::cuts`): no node joins a member that it does not reach.
-    pub fn see_cuts(&mut self, cuts: BTreeSet<(NodeId, NodeId)>) {
+    pub fn see_cuts(&mut self, cuts: Cuts) {
         self.cuts = cuts;
+    }
+
+    /// True if a node has reached few others for a while, as of the last step.
+    pub fn is_narrow(&self, node: NodeId) -> bool {
+        self.narrow.contains(node)
     }
 
     /// Forgets a proposal that was rejected or lost: the next step may make it anew at once.
@@ -222,6 +230,7 @@ impl Planner {
         stuck: &[StuckReport],
     ) -> Vec<(Revision, Change)> {
         self.look(now, map);
+        self.narrow.look(now, map, &self.cuts);
         stuck.iter().for_each(|report| self.hear(now, map, report));
         let (mut urgent, mut moves, mut lost) = (Vec::new(), Vec::new(), Vec::new());
         let mut starts = Vec::new();
@@ -496,6 +505,7 @@ impl Planner {
             _ if self.is_cut_off(map, group, &watch.stuck, sole, member) => Fit::Unable,
             Some(u) if u.barred_until > now => Fit::Unable,
             Some(u) if u.until > now => Fit::IfNeeded,
+            _ if self.narrow.contains(member.node) => Fit::IfNeeded,
             _ => Fit::Able,
         });
         let view = View {
@@ -505,6 +515,8 @@ impl Planner {
             choice,
             stuck: &watch.stuck,
             sole,
+            narrow: &self.narrow,
+            cuts: &self.cuts,
             drained: &|node| {
                 let since = self.draining_since.get(&node);
                 since.is_some_and(|since| now.since(*since) >= self.config.twins_after)
@@ -542,8 +554,10 @@ impl Planner {
         }
         let goes_along = |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stuck.contains(s);
         let joins = !group.listed().any(|(_, x)| x.id.node == id.node);
+        let wide = has_wide_copy(map, group, &self.narrow);
+        let counts = |x: &Member| !(wide && self.narrow.contains(x.id.node));
         let mut others = group.listed().filter(goes_along);
-        joins && others.any(|(_, x)| apart(x.id.node))
+        joins && others.any(|(_, x)| counts(x) && apart(x.id.node))
     }
 
     /// Too few complete members are left to go on with.
@@ -590,7 +604,7 @@ impl Planner {
         }
         let late = waited >= Some(patience * (1 << view.tries().min(4)));
         let stuck = hears && !watch.stuck.is_empty();
-        late || stuck || view.somebody_is_dead() || view.found_again()
+        late || stuck || view.somebody_is_dead() || view.found_again() || view.narrow_serves()
     }
 
     /// A node without a data folder gets a new id when it starts again: its old entry is waste.

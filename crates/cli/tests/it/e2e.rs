@@ -28,6 +28,7 @@ mod mounting;
 mod nfs;
 mod readers;
 mod recovery;
+mod resting;
 mod scrub;
 mod secrets;
 mod shed;

@@ -47,3 +47,37 @@ async fn told_without_election() -> bool {
     cluster.kill_all(&nodes).await;
     same
 }
+
+/// A leader that reaches one voter of four leads all others through that one, but for a node that does not reach it either: that would be
+/// told nothing for as long as the cut lasts. So the lead goes to one that reaches more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_reaches_one_voter_gives_up_the_lead() {
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(5).await;
+    let lead = the_leader(&nodes).await;
+    let rest = others(&nodes, &lead);
+    let (beside, far) = (&rest[0], &rest[1]);
+    for other in &rest[1..] {
+        cluster.net.cut(&lead.addr, &other.addr);
+    }
+    cluster.net.cut(&beside.addr, &far.addr);
+    eventually("another leads", || {
+        let now = far.directory.status().leader;
+        now.is_some_and(|now| now != lead.id())
+    })
+    .await;
+    for node in [far, beside, &lead, &rest[2]] {
+        let mut changed = false;
+        for _ in 0..5 {
+            changed = changed || node.touch(Duration::from_secs(2)).await.is_ok();
+        }
+        assert!(changed, "through {}", node.addr);
+    }
+    let newest = lead.map().revision;
+    eventually("all know of it", || {
+        nodes.iter().all(|n| n.map().revision >= newest)
+    })
+    .await;
+    cluster.net.heal();
+    cluster.kill_all(&nodes).await;
+}

@@ -10,19 +10,12 @@ use std::collections::BTreeSet;
 
 use super::plan::coordinator_is_the_odd_one;
 use crate::change::sources;
-use crate::ids::{MemberId, MemberSlot, NodeId};
+use crate::ids::{MemberId, MemberSlot};
 use crate::map::{ClusterMap, Group, Member};
+use crate::reach::{Cuts, NarrowNodes, apart, reached};
 
 /// Fewer members are no triangle: the one that reports the other stuck is believed.
 const MEMBERS_MIN: usize = 3;
-
-/// Pairs of nodes that do not reach each other, the lower id first.
-pub(super) type Cuts = BTreeSet<(NodeId, NodeId)>;
-
-/// True if two nodes do not reach each other.
-pub(super) fn apart(cuts: &Cuts, a: NodeId, b: NodeId) -> bool {
-    cuts.contains(&(a.min(b), a.max(b)))
-}
 
 /// The member that goes on, if every pair of those that run is cut and the coordinator reported all others stuck.
 ///
@@ -57,6 +50,12 @@ pub(super) fn sole_survivor(
     able.get(turn).or(able.first()).map(|(_, id)| *id)
 }
 
+/// True if a complete copy of the group is on a node that is not narrow: who takes part need reach that one only.
+pub(super) fn has_wide_copy(map: &ClusterMap, group: &Group, narrow: &NarrowNodes) -> bool {
+    let wide = |x: &&Member| x.complete && map.runs(x.id) && !narrow.contains(x.id.node);
+    group.m == 1 && sources(group).iter().flatten().any(|x| wide(&x))
+}
+
 /// The one member that the newest epoch retains, if it is one.
 pub(super) fn sole_source(group: &Group) -> Option<MemberId> {
     let mut retained = group.listed().filter(|(slot, _)| group.retained(*slot));
@@ -69,14 +68,4 @@ fn all_apart(cuts: &Cuts, members: &[Member]) -> bool {
         let mut others = members[next..].iter();
         others.all(|other| apart(cuts, x.id.node, other.id.node))
     })
-}
-
-/// The number of other nodes that run and that it reaches.
-fn reached(map: &ClusterMap, cuts: &Cuts, node: NodeId) -> usize {
-    let up = map
-        .nodes
-        .values()
-        .filter(|n| map.is_up(n.id, n.incarnation));
-    up.filter(|n| n.id != node && !apart(cuts, node, n.id))
-        .count()
 }

@@ -7,6 +7,7 @@ use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, Pool, nodes_to_spare, whole_buckets};
 use crate::mutant::{Mutant, planted};
+use crate::reach::{Cuts, NarrowNodes, apart};
 use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
 
 /// After so many tries in vain an epoch is made of survivors alone: a joiner may be what is in the way.
@@ -96,6 +97,9 @@ pub(super) struct View<'a> {
     pub(super) stuck: &'a BTreeSet<MemberSlot>,
     /// The member that goes on without the others, where none reaches another.
     pub(super) sole: Option<MemberId>,
+    /// Nodes that reach few others.
+    pub(super) narrow: &'a NarrowNodes,
+    pub(super) cuts: &'a Cuts,
     /// True if a node has been draining for a while.
     pub(super) drained: &'a dyn Fn(NodeId) -> bool,
     /// The group has been open, unchanged, for a while.
@@ -125,6 +129,13 @@ impl View<'_> {
         let group = self.group;
         let enough = self.map.complete_sources_up(group) >= usize::from(group.m);
         group.open && group.lost && enough
+    }
+
+    /// The group is served by a node that reaches few others, and can be by one that reaches more.
+    pub(super) fn narrow_serves(&self) -> bool {
+        let serving = self.group.member(MemberSlot(0)).filter(|_| self.group.open);
+        let narrow = serving.is_some_and(|x| self.narrow.contains(x.id.node));
+        self.group.m == 1 && narrow && self.wide_server(&self.members()).is_some()
     }
 
     /// The members of the last open epoch, in whatever state they are.
@@ -246,6 +257,22 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
 }
 
 impl View<'_> {
+    /// Where some of these are on narrow nodes: a complete one on none that reaches all that are on none, of several the first that
+    /// reaches most of the rest.
+    fn wide_server(&self, kept: &[(MemberSlot, Member)]) -> Option<usize> {
+        let narrow = |x: &Member| self.narrow.contains(x.id.node);
+        let misses = |x: &Member, other: &Member| apart(self.cuts, x.id.node, other.id.node);
+        let wide = || kept.iter().map(|(_, x)| x).filter(|x| !narrow(x));
+        if wide().count() == kept.len() {
+            return None;
+        }
+        let able = |x: &Member| x.complete && !narrow(x) && !wide().any(|other| misses(x, other));
+        let missed = |x: &Member| kept.iter().filter(|(_, other)| misses(x, other)).count();
+        let able = kept.iter().enumerate().filter(|(_, (_, x))| able(x));
+        let best = able.min_by_key(|(_, (_, x))| missed(x));
+        best.map(|(at, _)| at)
+    }
+
     /// `tries`, were one more epoch committed now.
     fn tries_after(&self) -> u64 {
         (self.group.epoch.0 - self.group.last_open.epoch.0).min(u64::from(u32::MAX))
@@ -282,18 +309,26 @@ pub(super) fn seat((slot, x): &(MemberSlot, Member)) -> EpochSeat {
     (x.id, Some(*slot))
 }
 
-/// m = 1: the complete copy that stands first serves; all others follow in their order.
+/// m = 1: the complete copy that stands first serves; all others follow in their order. Where some reach few nodes, one that
+/// reaches more serves, and those go that it does not reach.
 fn seats_of_copies(
     view: &View<'_>,
     kept: &[(MemberSlot, Member)],
     joiners: bool,
 ) -> Vec<Option<EpochSeat>> {
-    let first = kept.iter().position(|(_, x)| x.complete).unwrap_or(0);
+    let wide = view.wide_server(kept);
+    let first = wide.or_else(|| kept.iter().position(|(_, x)| x.complete));
+    let first = first.unwrap_or(0);
+    let server = kept[first].1.id.node;
+    let goes = |x: &Member| {
+        let narrow = wide.is_some() && view.narrow.contains(x.id.node);
+        narrow && apart(view.cuts, server, x.id.node)
+    };
     let mut seats: Vec<EpochSeat> = vec![seat(&kept[first])];
     seats.extend(
         kept.iter()
             .enumerate()
-            .filter(|(i, _)| *i != first)
+            .filter(|(i, (_, x))| *i != first && !goes(x))
             .map(|(_, x)| seat(x)),
     );
     if joiners {

@@ -50,9 +50,18 @@ impl Client {
 
 /// The most memory that the node's process has had.
 pub(super) fn resident_max(node: &Node) -> u64 {
+    of_status(node, "VmHWM:")
+}
+
+/// The memory that it has.
+pub(super) fn resident(node: &Node) -> u64 {
+    of_status(node, "VmRSS:")
+}
+
+fn of_status(node: &Node, name: &str) -> u64 {
     let pid = node.child.as_ref().expect("it runs").id();
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("its status");
-    let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
     let word = line.and_then(|line| line.split_whitespace().next());
     1024 * word
         .and_then(|word| word.parse::<u64>().ok())

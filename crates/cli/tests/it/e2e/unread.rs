@@ -265,26 +265,3 @@ fn short_answers_that_nobody_takes_have_a_bound() {
     let most = resident_max(node);
     assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
 }
-
-/// Each of two thousand clients has had a thousand small commands answered at once, by this node and by others, and rests. Regression:
-/// the list of their places was kept: 220 KiB of each.
-#[test]
-fn who_has_asked_much_at_once_and_rests_holds_little() {
-    let cluster = Cluster::start(3);
-    let node = &cluster.nodes[0];
-    let gets: String = (0..1000)
-        .map(|i| format!("*2\r\n$3\r\nGET\r\n$4\r\nk{:03}\r\n", i % 40))
-        .collect();
-    let rests: Vec<Client> = (0..2000)
-        .map(|_| {
-            let mut client = Client::at(node);
-            client.say(gets.as_bytes());
-            (0..1000).for_each(|_| assert_eq!(client.line(), "$-1"));
-            client
-        })
-        .collect();
-    goes_on(node);
-    let most = resident_max(node);
-    assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
-    drop(rests);
-}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::detector::{Detector, DetectorConfig, Evidence, Findings, Report, Sign};
+use crate::reach::apart;
 
 /// The time after which a member that does not answer is reported stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(800);
@@ -180,6 +181,55 @@ fn in_a_star_every_group_goes_on_with_the_hub() {
             assert!(held.len() >= 2 && held.contains(&NodeId(1)), "{held:?}");
         }
         town.heals();
+    }
+}
+
+/// The first node reaches the second alone, which does not reach the third.
+fn one_reaches_one(nodes: u64) -> Cuts {
+    let cut = (3..=nodes).map(|other| pair(NodeId(1), NodeId(other)));
+    cut.chain([pair(NodeId(2), NodeId(3))]).collect()
+}
+
+/// Who does not reach the second node asks others, and those reach the first as little.
+#[test]
+fn what_a_node_served_that_reaches_one_other_goes_to_one_that_reaches_more() {
+    for scheme in ["1+1", "1+2"] {
+        let mut town = settled(5, scheme, 16);
+        let served = |town: &TestCluster| (1..=16).any(|g| nodes_of(town, g)[0] == NodeId(1));
+        assert!(served(&town), "the first node serves some");
+        let copies = nodes_of(&town, 1).len();
+        town.live_with(&one_reaches_one(5), None, MINUTES)
+            .comes_to_rest();
+        assert!(!served(&town));
+        for group in 1..=16 {
+            assert_eq!(nodes_of(&town, group).len(), copies, "of group {group}");
+        }
+        town.heals();
+    }
+}
+
+/// A node that had no processor time for a moment hears nobody.
+#[test]
+fn nothing_is_taken_from_a_node_that_reaches_few_for_a_moment() {
+    let mut town = settled(5, "1+2", 16);
+    for _ in 0..10 {
+        let cuts = one_reaches_one(5);
+        let moment = Duration::from_millis(250);
+        let lived = town.live_with(&cuts, None, moment);
+        assert!(lived.epochs.is_empty(), "{lived:?}");
+        town.live_with(&Cuts::new(), None, moment);
+    }
+}
+
+#[test]
+fn a_planner_that_leaves_all_to_who_reaches_few_or_takes_it_at_once_is_seen() {
+    let goes = what_a_node_served_that_reaches_one_other_goes_to_one_that_reaches_more as fn();
+    let stays = nothing_is_taken_from_a_node_that_reaches_few_for_a_moment as fn();
+    for (bug, test) in [(Mutant::NarrowNotSeen, goes), (Mutant::NarrowAtOnce, stays)] {
+        crate::mutant::plant(Some(bug));
+        let seen = std::panic::catch_unwind(test);
+        crate::mutant::plant(None);
+        assert!(seen.is_err(), "{bug:?}");
     }
 }
 
