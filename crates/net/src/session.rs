@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use staves_wire::frame::{self, Decoder, Envelope, Incoming, Raw};
 use staves_wire::hello::{Pong, Role};
 use staves_wire::service::ServiceRequest;
@@ -60,7 +60,9 @@ pub(crate) async fn serve<H: Handler>(
         hello = hello => hello.map_err(|_| "no hello came in time".to_owned())?,
         () = newcomer.displaced() => return Err(DISPLACED.to_owned()),
     };
-    let (hello, _place) = hello?;
+    let (mut hello, _place) = hello?;
+    // They were looked at, and hold on to the memory that they came in.
+    hello.credentials = Bytes::new();
     if !newcomer.has_spoken() {
         return Err(DISPLACED.to_owned());
     }

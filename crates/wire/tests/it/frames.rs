@@ -1,11 +1,13 @@
 //! Large messages: cut into frames, put together again, refused beyond the limits.
 
 use bytes::{Bytes, BytesMut};
+use staves_model::{ClusterId, Incarnation, NodeId};
 use staves_wire::admin::StatusAnswer;
 use staves_wire::frame::{
     self, Decoder, Envelope, FLAG_MORE, FRAME_BODY_MAX, FrameError, HEADER_BYTES, Header, Incoming,
-    Limits,
+    Limits, VERSION_MAX, VERSION_MIN,
 };
+use staves_wire::hello::{Hello, Role};
 use staves_wire::{Message, Opcode};
 
 fn large(len: usize, fill: u8) -> Message {
@@ -233,4 +235,24 @@ fn errors_say_what_to_do() {
         error.to_string(),
         "the other side's frames have the format 9, this one's 1: update the older one"
     );
+}
+
+/// Regression: the hello's empty credentials, its last field, held on to all that the hello had come in: 16 KiB of each connection.
+#[test]
+fn a_field_without_bytes_holds_on_to_no_frame() {
+    let hello = Hello {
+        cluster: ClusterId(1),
+        node: NodeId(0),
+        incarnation: Incarnation(0),
+        role: Role::Client,
+        version_min: VERSION_MIN,
+        version_max: VERSION_MAX,
+        features: 0,
+        credentials: Bytes::new(),
+    };
+    let mut body = BytesMut::new();
+    Message::Hello(hello).put_body(&mut body);
+    let body = body.freeze();
+    let hello = Message::decode(Opcode::Hello, 0, body.clone());
+    assert!(body.is_unique(), "{hello:?}");
 }
