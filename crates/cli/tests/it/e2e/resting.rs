@@ -68,18 +68,18 @@ fn native_connections_that_wrote_and_rest_hold_little() {
     drop((few, rests));
 }
 
-/// Each of seven hundred clients has asked for a thousand keys by one command, and rests. Regression: the list of its arguments was kept
+/// Each of three hundred clients has asked for four thousand keys by one command, and rests. Regression: the list of its arguments was kept
 /// and counted, and nobody's large values were taken any more.
 #[test]
 fn commands_of_many_arguments_count_for_nothing_when_they_are_done() {
     let cluster = Cluster::start_with(1, &["--in-flight-bytes-max", "4MiB"]);
     let node = &cluster.nodes[0];
-    let mget = ["*1001\r\n$4\r\nMGET\r\n", &"$1\r\nk\r\n".repeat(1000)].concat();
-    let rests: Vec<Client> = (0..700)
+    let mget = ["*4001\r\n$4\r\nMGET\r\n", &"$1\r\nk\r\n".repeat(4000)].concat();
+    let rests: Vec<Client> = (0..300)
         .map(|_| {
             let mut client = Client::at(node);
             client.say(mget.as_bytes());
-            (0..=1000).for_each(|_| drop(client.line()));
+            (0..=4000).for_each(|_| drop(client.line()));
             client
         })
         .collect();
