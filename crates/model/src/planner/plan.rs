@@ -257,7 +257,7 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
 }
 
 impl View<'_> {
-    /// Where some of these are on narrow nodes: a complete one on none that reaches all that are on none, of several the first that
+    /// If some of these are on narrow nodes: a complete one on none that reaches all that are on none, of several the first that
     /// reaches most of the rest.
     fn wide_server(&self, kept: &[(MemberSlot, Member)]) -> Option<usize> {
         let narrow = |x: &Member| self.narrow.contains(x.id.node);

@@ -190,7 +190,7 @@ fn one_reaches_one(nodes: u64) -> Cuts {
     cut.chain([pair(NodeId(2), NodeId(3))]).collect()
 }
 
-/// Who does not reach the second node asks others, and those reach the first as little.
+/// Clients of a node that does not reach the second ask others, and those reach the first as little.
 #[test]
 fn what_a_node_served_that_reaches_one_other_goes_to_one_that_reaches_more() {
     for scheme in ["1+1", "1+2"] {
