@@ -154,7 +154,7 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
     };
     for by in probe.by.iter().filter_map(|by| map.nodes.get(by)) {
         let (inner, addr) = (inner.clone(), suspect.native.clone());
-        let (by, by_addr) = (by.id, by.native.clone());
+        let by = by.id;
         tokio::spawn(async move {
             let Ok(core) = inner.core() else { return };
             let sign = if by == core.me {
@@ -165,7 +165,7 @@ fn ask_for_probes(inner: &Arc<Inner>, probe: &Probe) {
                     incarnation,
                     addr,
                 };
-                match core.network.call(by, &by_addr, body, PROBE).await {
+                match core.network.call_or_relay(by, body, PROBE).await {
                     Ok(PeerResponse::Probed { sign }) => sign,
                     // Says nothing about the suspect.
                     _ => return,

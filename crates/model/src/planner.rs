@@ -256,6 +256,8 @@ impl Planner {
                 Need::MarkLost => lost.push(group.id),
             }
         }
+        // Buckets are spread over the nodes anew when it is plain again who reaches whom.
+        moves.retain(|(kind, _)| *kind < EpochReason::Balance || !self.narrow.lapse());
         starts.truncate(STARTS_AT_ONCE.saturating_sub(starting));
         urgent.extend(starts);
         // Stable: equals stay in order of group.
@@ -533,7 +535,12 @@ impl Planner {
             }
             Some(since) => return self.need_of_gone(now, &view, watch, since),
             None if self.disturbed(now, &view, watch) => plan::takeover(&view),
-            None if group.open => return view.next_move().map_or(Need::Nothing, into_need),
+            None if group.open => {
+                // An epoch would not open while a member does not reach one that serves.
+                let waits = |kind| kind >= EpochReason::Balance && view.is_torn();
+                let next = view.next_move().filter(|(kind, _)| !waits(*kind));
+                return next.map_or(Need::Nothing, into_need);
+            }
             None => None,
         };
         found.map_or(Need::Nothing, |new| Need::Epoch(EpochReason::Urgent, new))

@@ -13,6 +13,10 @@ use crate::map::{ClusterMap, NodeState};
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
+/// The time after which a node that was found narrow and is so no more is given anything again, and the buckets are spread anew: what
+/// flaps every second is not moved back and forth.
+const WIDE_AFTER: Duration = Duration::from_secs(5);
+
 /// The time for which a node must have been narrow before anything is taken from it: one that had no processor time hears nobody for
 /// a moment, and answers soon.
 const NARROW_FOR: Duration = Duration::from_millis(300);
@@ -43,27 +47,37 @@ pub fn is_narrow(map: &ClusterMap, cuts: &Cuts, node: NodeId) -> bool {
 /// The nodes that are narrow, and have been for a while.
 #[derive(Clone, Debug, Default)]
 pub struct NarrowNodes {
-    since: BTreeMap<NodeId, Time>,
+    /// The first and the last time that each was seen to be.
+    seen: BTreeMap<NodeId, (Time, Time)>,
     found: BTreeSet<NodeId>,
+    lapse: bool,
 }
 
 impl NarrowNodes {
     /// Brings them in line with what is known now.
     pub fn look(&mut self, now: Time, map: &ClusterMap, cuts: &Cuts) {
-        self.since.retain(|node, _| is_narrow(map, cuts, *node));
-        let ends = cuts.iter().flat_map(|(a, b)| [*a, *b]);
-        for node in ends.filter(|node| is_narrow(map, cuts, *node)) {
-            self.since.entry(node).or_insert(now);
-        }
         let patience = match planted(Mutant::NarrowAtOnce) {
             true => Duration::ZERO,
             false => NARROW_FOR,
         };
-        let long = self
-            .since
-            .iter()
-            .filter(|(_, since)| now.since(**since) >= patience);
-        self.found = long.map(|(node, _)| *node).collect();
+        let ends = cuts.iter().flat_map(|(a, b)| [*a, *b]);
+        for node in ends.filter(|node| is_narrow(map, cuts, *node)) {
+            let seen = self.seen.entry(node).or_insert((now, now));
+            seen.1 = now;
+        }
+        let long = |(first, last): &(Time, Time)| last.since(*first) >= patience;
+        self.seen.retain(|_, seen| {
+            let since = now.since(seen.1);
+            since.is_zero() || long(seen) && since < WIDE_AFTER
+        });
+        let found = self.seen.iter().filter(|(_, seen)| long(seen));
+        self.lapse = found.clone().any(|(_, seen)| seen.1 < now);
+        self.found = found.map(|(node, _)| *node).collect();
+    }
+
+    /// True if one of them was, and is not at present: it may be again at once, or nobody has to care any more.
+    pub fn lapse(&self) -> bool {
+        self.lapse
     }
 
     /// True if it is one of them.
@@ -72,8 +86,8 @@ impl NarrowNodes {
     }
 }
 
-/// Those of the voters to whom a leader that is narrow may give the lead, the one that reaches most nodes first: it reaches
-/// them, and they are not narrow.
+/// Those of the voters to whom a leader that is narrow may give the lead, as they are not: those first that it reaches itself, and of
+/// these the one that reaches most nodes.
 pub fn heirs_of_narrow(
     map: &ClusterMap,
     cuts: &Cuts,
@@ -84,10 +98,10 @@ pub fn heirs_of_narrow(
         return Vec::new();
     }
     let up = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state == NodeState::Up);
-    let able = |id: &NodeId| up(id) && !apart(cuts, leader, *id) && !is_narrow(map, cuts, *id);
+    let able = |id: &NodeId| up(id) && !is_narrow(map, cuts, *id);
     let others = voters.iter().copied().filter(|id| *id != leader);
     let mut heirs: Vec<NodeId> = others.filter(able).collect();
-    heirs.sort_by_key(|id| Reverse(reached(map, cuts, *id)));
+    heirs.sort_by_key(|id| (apart(cuts, leader, *id), Reverse(reached(map, cuts, *id))));
     heirs
 }
 
@@ -121,12 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_leader_gives_the_lead_to_a_voter_that_it_reaches_and_that_reaches_most() {
+    fn a_narrow_leader_gives_the_lead_to_a_voter_that_reaches_more() {
         let map = cluster(7);
         let all = [1, 2, 3, 4, 5, 6, 7];
         let cuts = [(1, 4), (1, 5), (1, 6), (1, 7), (2, 7)];
-        assert_eq!(heirs(&map, &cuts, &all), [3, 2]);
-        assert_eq!(heirs(&map, &cuts, &[1, 2, 5, 6, 7]), [2], "of the voters");
+        assert_eq!(heirs(&map, &cuts, &all), [3, 2, 4, 5, 6, 7]);
+        let voters = [1, 2, 5, 7];
+        assert_eq!(heirs(&map, &cuts, &voters), [2, 5, 7], "of the voters");
         assert_eq!(
             heirs(&map, &cuts[1..], &all),
             [] as [u64; 0],

@@ -20,7 +20,10 @@ impl Network {
     ) -> Result<PeerResponse, TransportError> {
         let (addr, envelope) = (self.address(to, ""), self.envelope(to, body));
         let away = self.unreachable.lock().contains(&to);
-        let relayed = away.then(|| self.send_through(0, (to, addr.clone()), &envelope, deadline));
+        // Not every one may reach it: another at each try.
+        let turn = usize::from(rand::random::<u8>());
+        let relayed =
+            away.then(|| self.send_through(turn, (to, addr.clone()), &envelope, deadline));
         match relayed.flatten() {
             Some(relayed) => relayed.await,
             None => self.send(to, addr, envelope, deadline).await,

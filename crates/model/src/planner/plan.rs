@@ -138,6 +138,17 @@ impl View<'_> {
         self.group.m == 1 && narrow && self.wide_server(&self.members()).is_some()
     }
 
+    /// A member and one that serves do not reach each other.
+    pub(super) fn is_torn(&self) -> bool {
+        let data = self
+            .group
+            .listed()
+            .filter(|(slot, _)| slot.0 < self.group.m);
+        let misses = |x: &Member, other: &Member| apart(self.cuts, x.id.node, other.id.node);
+        let mut data = data.map(|(_, x)| x);
+        data.any(|x| self.group.listed().any(|(_, other)| misses(x, other)))
+    }
+
     /// The members of the last open epoch, in whatever state they are.
     pub(super) fn sources(&self) -> impl Iterator<Item = &Member> {
         self.group.last_open.members.iter().flatten()
@@ -387,9 +398,14 @@ fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<Me
             .flatten()
             .is_some_and(|x| x.complete)
     };
-    let able: Vec<usize> = (0..seats.len())
+    let mut able: Vec<usize> = (0..seats.len())
         .filter(|s| seats[*s].is_some_and(|(_, kept)| kept.is_some_and(whole)))
         .collect();
+    // Whoever reaches few would report the others stuck one after another, and go on as the one who leads.
+    let wide = |s: &usize| seats[*s].is_some_and(|(member, _)| !view.narrow.contains(member.node));
+    if able.iter().any(wide) {
+        able.retain(wide);
+    }
     if able.is_empty() {
         return None;
     }

@@ -208,6 +208,45 @@ fn what_a_node_served_that_reaches_one_other_goes_to_one_that_reaches_more() {
     }
 }
 
+/// The first and the second of six reach the last alone: it is a star but for the three that reach each other. Regression: a group
+/// that one of them coordinated had an epoch each second, with one of the others stuck in turn, and its coordinator stayed.
+#[test]
+fn a_node_that_reaches_few_coordinates_nothing_that_another_can() {
+    let first = (2..=5).map(|other| pair(NodeId(1), NodeId(other)));
+    let second = (3..=5).map(|other| pair(NodeId(2), NodeId(other)));
+    let cuts: Cuts = first.chain(second).collect();
+    for scheme in ["1+1", "1+2"] {
+        let mut town = settled(6, scheme, 32);
+        let lived = town.live_with(&cuts, None, MINUTES);
+        lived.comes_to_rest();
+        for group in 1..=32 {
+            let of = lived
+                .epochs
+                .iter()
+                .filter(|(_, new)| new.group == GroupId(group));
+            assert!(of.clone().count() <= 8, "{:?}", of.collect::<Vec<_>>());
+        }
+        town.heals();
+    }
+}
+
+/// A link that is cut and heals each second moves what the node served once, not each time.
+#[test]
+fn what_flaps_is_not_moved_back_and_forth() {
+    let mut town = settled(5, "1+2", 16);
+    let mut epochs = BTreeMap::new();
+    for _ in 0..20 {
+        for cuts in [one_reaches_one(5), Cuts::new()] {
+            let lived = town.live_with(&cuts, None, Duration::from_secs(1));
+            for (_, new) in lived.epochs {
+                *epochs.entry(new.group).or_insert(0) += 1;
+            }
+        }
+    }
+    assert!(epochs.values().all(|count| *count <= 6), "{epochs:?}");
+    town.heals();
+}
+
 /// A node that had no processor time for a moment hears nobody.
 #[test]
 fn nothing_is_taken_from_a_node_that_reaches_few_for_a_moment() {
