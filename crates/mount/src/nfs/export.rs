@@ -24,6 +24,8 @@ const OPEN_MAX: usize = 256;
 const LISTINGS_MAX: usize = 4;
 /// The lifetime of such a listing.
 const LISTING: Duration = Duration::from_secs(60);
+/// Longest wait for another's look at a folder; a client asks again then.
+const TURN: Duration = Duration::from_secs(20);
 /// Longest name of a file, as on other file systems; clients bear no longer ones.
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -60,6 +62,8 @@ pub struct Export<S: Files> {
     seen: Mutex<Recent<Arc<Path>, (Instant, Stat)>>,
     open: Mutex<Recent<u64, Arc<OpenFile<S::File>>>>,
     listings: Mutex<Recent<Arc<Path>, Arc<PlacedListing>>>,
+    /// Each folder is looked at by one at a time, of a few at a time: a large one takes tens of MB and all that the source can do.
+    turns: [Mutex<()>; LISTINGS_MAX],
 }
 
 /// A file that was read recently.
@@ -73,6 +77,8 @@ struct OpenFile<F> {
 /// The content of a folder.
 #[derive(Debug)]
 pub struct PlacedListing {
+    /// The look at its folder.
+    began: Instant,
     made: Instant,
     names: Listing,
     /// Places in the listing, and which name is there. A place is a digest of the name: it stays the same whatever
@@ -84,7 +90,7 @@ pub struct PlacedListing {
 pub const DOTS: [u64; 2] = [1, 2];
 
 impl PlacedListing {
-    fn new(names: Listing) -> PlacedListing {
+    fn new(names: Listing, began: Instant) -> PlacedListing {
         let place = |name: &OsStr| (xxh3_64(name.as_bytes()) >> 1).max(3);
         let shown = |(_, (name, _)): &(usize, (&OsStr, _))| name.len() <= NAME_BYTES_MAX;
         let named = names.iter().enumerate().filter(shown);
@@ -97,9 +103,9 @@ impl PlacedListing {
             *place = (*place).max(last + 1);
             last = *place;
         }
-        let made = Instant::now();
         PlacedListing {
-            made,
+            began,
+            made: Instant::now(),
             names,
             places,
         }
@@ -126,6 +132,7 @@ impl<S: Files> Export<S> {
             seen: Mutex::new(Recent::new(PATHS_MAX)),
             open: Mutex::new(Recent::new(OPEN_MAX)),
             listings: Mutex::new(Recent::new(LISTINGS_MAX)),
+            turns: Default::default(),
         }
     }
 
@@ -352,20 +359,33 @@ impl<S: Files> Export<S> {
         }
     }
 
-    /// The content of a folder: at the beginning of a listing as it is now, from then on as it was.
+    /// The content of a folder: at the beginning of a listing as it is now, from then on as it was. A folder is looked at once for
+    /// all who ask at the same time.
     pub fn list(&self, path: &Arc<Path>, place: u64) -> Result<Arc<PlacedListing>, Status> {
-        let good_for = match place {
-            0 => Duration::ZERO,
-            _ => LISTING,
+        let asked = Instant::now();
+        let will_do = |listing: &Arc<PlacedListing>| match place {
+            0 => listing.began >= asked,
+            _ => listing.made.elapsed() < LISTING,
         };
-        let known = self.listings.lock().get(path);
-        if let Some(listing) = known.filter(|listing| listing.made.elapsed() < good_for) {
+        let known = || self.listings.lock().get(path).filter(will_do);
+        if let Some(listing) = known() {
             return Ok(listing);
         }
+        let turn = xxh3_64(path.as_os_str().as_bytes()) as usize % LISTINGS_MAX;
+        let Some(_turn) = self.turns[turn].try_lock_for(TURN) else {
+            return Err(Status::JUKEBOX);
+        };
+        if let Some(listing) = known() {
+            return Ok(listing);
+        }
+        let began = Instant::now();
         let names = self.files.list(path);
         let names = names.map_err(|error| self.fail_known(path, &error))?;
-        let listing = Arc::new(PlacedListing::new(names));
+        let listing = Arc::new(PlacedListing::new(names, began));
         self.listings.lock().put(path.clone(), listing.clone());
         Ok(listing)
     }
 }
+
+#[cfg(test)]
+mod tests;
