@@ -190,6 +190,13 @@ impl Reply {
         self.outbox.total()
     }
 
+    /// True if so many bytes of an answer may wait to be taken beside what waits at the native door already. Nodes have bounds of their
+    /// own.
+    pub fn may_queue(&self, bytes: usize) -> bool {
+        let in_flight = self.owed.in_flight.as_ref();
+        in_flight.is_none_or(|in_flight| in_flight.may_queue(bytes))
+    }
+
     /// True if a client asked: what it is answered counts in the memory for requests.
     pub fn is_of_client(&self) -> bool {
         self.owed.in_flight.is_some()

@@ -77,6 +77,12 @@ impl InFlight {
         self.bytes_max.saturating_sub(self.held_bytes())
     }
 
+    /// True if so many bytes more may wait to be written at the native door: one answer at least.
+    pub(crate) fn may_queue(&self, bytes: usize) -> bool {
+        let queued = self.queued.load(Ordering::Relaxed);
+        queued == 0 || queued.saturating_add(bytes) <= self.bytes_max + self.reserve_bytes()
+    }
+
     pub(super) fn reserve_bytes(&self) -> usize {
         (self.bytes_max / 4).min(RESERVE_BYTES_MAX)
     }

@@ -40,7 +40,7 @@ pub(super) fn is_of_a_service(of: Opcode) -> bool {
 /// The cost of each request.
 pub(super) fn cost(of: Opcode) -> RequestCost {
     match of {
-        // What is read and written is bounded by the memory for it; maps are encoded once; signs are only noted.
+        // What is read and written is bounded by the memory for it; maps are encoded once, and wait for room; signs are only noted.
         Opcode::Service
         | Opcode::FileRead
         | Opcode::FileFetch

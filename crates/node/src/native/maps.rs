@@ -1,7 +1,7 @@
 //! The cluster's map for those who ask for it, and what it says of a node.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use staves_model::{ClusterMap, MemberId, Revision};
@@ -9,10 +9,18 @@ use staves_net::Reply;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget};
 use staves_wire::directory::{GetMap, MapAnswer};
 use staves_wire::{ErrorCode, Message};
+use tokio::sync::watch;
+
+use super::time_left;
 
 use crate::gate::WaitingPlaces;
 use crate::running::Running;
 
+/// Longest that room for a map is waited for, and the time between two looks.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const NO_ROOM: &str =
+    "the memory for answers is taken by those that other connections have not taken yet; ask again";
 /// Longest that a newer map is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Most requests at a time that wait for a newer map; others are told at once that there is none.
@@ -53,29 +61,61 @@ impl MapAnswers {
 }
 
 pub(super) fn get(running: &Arc<Running>, ask: GetMap, mut reply: Reply) {
-    let mut map = running.directory.map();
+    let map = running.directory.map();
     let now = map.borrow().clone();
-    if now.revision > ask.known || ask.wait_ms == 0 || reply.mark_costly() > OF_ONE_MAX {
-        return reply.send(&Message::MapAnswer(running.maps.answer(&now, ask.known)));
+    let waits = now.revision <= ask.known && ask.wait_ms > 0;
+    if !waits || reply.mark_costly() > OF_ONE_MAX {
+        let answer = running.maps.answer(&now, ask.known);
+        if reply.may_queue(bytes_of(&answer)) {
+            return reply.send(&Message::MapAnswer(answer));
+        }
+        reply.mark_costly();
     }
-    let wait = Duration::from_millis(ask.wait_ms.into()).min(WAIT_MAX);
     let running = running.clone();
     tokio::spawn(async move {
-        let mut newest = now;
-        if let Some(_place) = running.maps.waiting.take() {
-            let newer = map.wait_for(|map| map.revision > ask.known);
+        let Some(_place) = running.maps.waiting.take() else {
+            return match waits {
+                true => reply.send(&Message::MapAnswer(MapAnswer::new(&now, now.revision))),
+                false => reply.error(ErrorCode::Busy, NO_ROOM),
+            };
+        };
+        if waits {
             tokio::select! {
-                newer = tokio::time::timeout(wait, newer) => {
-                    if let Ok(Ok(newer)) = newer {
-                        newest = newer.clone();
-                    }
-                }
+                biased;
                 () = reply.gone() => return,
+                () = wait_for_newer(map, &ask, time_left(&reply)) => {}
             }
         }
-        let answer = running.maps.answer(&newest, ask.known);
-        reply.send(&Message::MapAnswer(answer));
+        send(&running, ask.known, reply).await;
     });
+}
+
+/// Until there is a newer map than the asker knows, or it waits no more.
+async fn wait_for_newer(mut map: watch::Receiver<Arc<ClusterMap>>, ask: &GetMap, left: Duration) {
+    let wait = Duration::from_millis(ask.wait_ms.into());
+    let wait = wait.min(WAIT_MAX).min(left);
+    let newer = map.wait_for(|map| map.revision > ask.known);
+    let _ = tokio::time::timeout(wait, newer).await;
+}
+
+/// Sends the newest map once there is room for it beside the answers that nobody has taken yet: it may be as large as thousands of values.
+async fn send(running: &Running, known: Revision, reply: Reply) {
+    let until = Instant::now() + time_left(&reply).min(ROOM_WAIT);
+    loop {
+        let newest = running.directory.map().borrow().clone();
+        let answer = running.maps.answer(&newest, known);
+        if reply.may_queue(bytes_of(&answer)) {
+            return reply.send(&Message::MapAnswer(answer));
+        }
+        if Instant::now() >= until || reply.is_gone() {
+            return reply.error(ErrorCode::Busy, NO_ROOM);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn bytes_of(answer: &MapAnswer) -> usize {
+    answer.map.as_ref().map_or(0, |map| map.len())
 }
 
 /// Sends the keys that a node holds, by the map (row X5).

@@ -8,12 +8,13 @@ use staves_model::{ClientId, ClusterId, GroupId, MemberSlot, Revision, ServiceId
 use staves_net::Identity;
 use staves_wire::admin::GroupSums;
 use staves_wire::cache::{CacheStats, OwnedOp};
-use staves_wire::directory::GetMap;
+use staves_wire::directory::{GetMap, Propose};
 use staves_wire::frame::{self, Envelope, HEADER_BYTES, Header};
 use staves_wire::service::{PoolRef, ServiceRequest};
 use staves_wire::{Message, Opcode};
 
 use super::floods::{Client, MIB, RESIDENT_MAX, resident_max, set};
+use super::littles::goes_on;
 use super::*;
 
 /// A connection of a client, after the hello.
@@ -224,4 +225,61 @@ fn service_answer_bytes(socket: &mut TcpStream) -> usize {
             return all;
         }
     }
+}
+
+/// Six hundred clients ask for a map of 4.4 MB each, and take none. Regression: maps were counted nowhere, and each connection had one: the
+/// node took 3.8 GB, and others waited for ten seconds.
+#[test]
+fn large_maps_that_nobody_takes_have_a_bound() {
+    const DATASETS: usize = 1000;
+    let cluster = Cluster::start(1);
+    let node = &cluster.nodes[0];
+    let create = [
+        "pool", "create", "files", "--kind", "files", "--memory", "16MiB",
+    ];
+    let made = cluster.run(0, &create);
+    assert!(made.stdout.contains("files"), "{}", made.stderr);
+    let source = |i: usize| format!("/none/{i}{}", "/a".repeat(2000));
+    let datasets = (0..DATASETS).map(|i| {
+        let change = staves_model::Change::SetDataset {
+            pool: "files".into(),
+            name: format!("data{i}"),
+            source: source(i),
+        };
+        let change = postcard::to_allocvec(&change).expect("it encodes");
+        Message::Propose(Propose {
+            expected: None,
+            change: change.into(),
+        })
+    });
+    let mut socket = native(node);
+    for request in datasets {
+        socket
+            .write_all(&frames([request]))
+            .expect("it takes bytes");
+        assert_eq!(opcode(&mut socket), Opcode::Proposed);
+    }
+    let ask = |_| {
+        Message::GetMap(GetMap {
+            known: Revision(0),
+            wait_ms: 0,
+        })
+    };
+    let ask = frames((0..3).map(ask));
+    let asked: Vec<TcpStream> = (0..600)
+        .map(|_| {
+            let mut socket = native(node);
+            socket.write_all(&ask).expect("it takes bytes");
+            socket
+        })
+        .collect();
+    std::thread::sleep(Duration::from_secs(2));
+    goes_on(node);
+    let most = resident_max(node);
+    assert!(most <= RESIDENT_MAX, "{} MiB", most / MIB);
+    drop(asked);
+    // Who takes it is given it.
+    let mut socket = native(node);
+    socket.write_all(&ask).expect("it takes bytes");
+    assert_eq!(opcode(&mut socket), Opcode::MapAnswer);
 }
