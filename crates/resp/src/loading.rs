@@ -37,6 +37,12 @@ impl LoadingConnection {
         }
     }
 
+    /// Refuses what has begun and not come whole, and ends the connection.
+    pub fn refuse(&mut self) {
+        self.output.error(&self.refusal);
+        self.closing = true;
+    }
+
     /// Answers the input, up to the bound of one write. Returns whether that was all.
     pub fn answer(&mut self) -> bool {
         let mut at = 0;

@@ -22,7 +22,6 @@ mod memory;
 mod output;
 mod tried;
 
-pub(super) use self::input::READ_BYTES;
 use self::input::read;
 use self::local::DoorTurn;
 use self::tried::{Left, Tried, put, try_here};

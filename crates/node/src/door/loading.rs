@@ -9,17 +9,20 @@ use std::io;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 
 use super::Phase;
-use super::connection::READ_BYTES;
 use crate::entry::Entry;
 use staves_resp::{Limits, LoadingConnection, Transaction};
 
 /// Longest time that a client may take to read them.
 const WRITE: Duration = Duration::from_secs(5);
+/// Most bytes of a command that has not come whole, and of one turn of reading: no command is done here, and nothing of this counts in the
+/// memory for requests.
+const HALF_COMMAND_MAX: usize = 16 << 10;
+const READ_BYTES: usize = 4 << 10;
 
 /// Answers until the node has joined: what is left is the beginning of a command that has not come whole.
 /// `None` if the connection ends here. A transaction that began here ends where its connection goes on.
@@ -43,14 +46,23 @@ pub(super) async fn wait(
         if !all_answered {
             continue;
         }
-        loading.input.reserve(READ_BYTES);
+        if loading.input.len() > HALF_COMMAND_MAX {
+            loading.refuse();
+            continue;
+        }
         tokio::select! {
             biased;
             joined = phase.wait_for(|p| *p > Phase::Joining) => {
                 // The sender is gone if the node could not start.
                 return Ok(joined.is_ok().then_some((loading.input, loading.transaction)));
             }
-            count = socket.read_buf(&mut loading.input) => loading.closing = count? == 0,
+            came = socket.readable() => came?,
+        }
+        loading.input.reserve(READ_BYTES);
+        match socket.try_read_buf(&mut loading.input) {
+            Ok(count) => loading.closing = count == 0,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
         }
     }
 }

@@ -127,6 +127,7 @@ fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
     let many: Vec<String> = (0..5000).map(|i| format!("GET k{i}")).collect();
     let refused = |answer: &Reply| answer.is_error().is_some_and(|e| e.starts_with("LOADING "));
     assert!(client.pipeline(&many).iter().all(refused), "each by itself");
+    half_a_command_is_not_kept(resp);
 
     let listen = at(founder);
     let _founder = TestNode::start(staves_node::config::Config {
@@ -138,6 +139,25 @@ fn a_node_that_has_not_joined_says_so_at_once_and_the_connection_stays() {
         client.ask("SET a 1") == Reply::Ok
     });
     assert_eq!(client.ask("GET a"), Reply::text("1"));
+}
+
+/// Regression: a node that waited for its cluster kept whatever had come of commands that were not whole, in any number: 2.5 GB.
+fn half_a_command_is_not_kept(resp: std::net::SocketAddr) {
+    use std::io::{Read, Write};
+
+    let mut socket = std::net::TcpStream::connect(resp).expect("it listens");
+    let time = Some(Duration::from_secs(20));
+    socket.set_read_timeout(time).expect("a socket");
+    let argument = [&b"$65536\r\n"[..], &[b'x'; 65_536], b"\r\n"].concat();
+    socket.write_all(b"*1000\r\n").expect("it takes bytes");
+    // It may be closed before all was sent.
+    let _ = (0..100).try_for_each(|_| socket.write_all(&argument));
+    let mut said = Vec::new();
+    // An end by a reset is one, too.
+    let _ = socket.read_to_end(&mut said);
+    assert!(said.len() < 1000, "{} bytes", said.len());
+    let sent = (0..100).try_for_each(|_| socket.write_all(&argument));
+    assert!(sent.is_err(), "it is still taken");
 }
 
 #[test]

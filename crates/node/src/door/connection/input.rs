@@ -13,7 +13,7 @@ use super::Executor;
 /// Least bytes of one read.
 const READ_LEAST: usize = 512;
 /// Room for one read.
-pub(in crate::door) const READ_BYTES: usize = 16 << 10;
+const READ_BYTES: usize = 16 << 10;
 
 /// Reads what there is, as far as there is memory for it: the parser knows how much a large value still lacks.
 pub(super) async fn read(
