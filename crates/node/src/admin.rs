@@ -11,7 +11,7 @@
 mod names;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -25,7 +25,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use staves_net::{Descriptors, Newcomer, Newcomers, Refusals};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::entry::Entry;
@@ -37,6 +37,10 @@ type Shared = Arc<Entry>;
 /// The time that a request may take to come, and with its answer.
 const HEADER: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_secs(30);
+/// The time that an answer has to be taken: it is in memory until then, and keeps a place.
+const TAKEN: Duration = Duration::from_secs(5);
+/// The longest wait for a turn among requests that cost much.
+const GATE: Duration = Duration::from_secs(5);
 /// Most connections at a time, where there are descriptors enough.
 const CONNECTIONS_MAX: usize = 64;
 /// After the operating system refused to accept.
@@ -49,8 +53,11 @@ const FULL: &str = "too many requests at this door: come back shortly\n";
 struct Doorway {
     names: Arc<HostNames>,
     newcomer: Newcomer,
-    /// For requests that are answered.
+    /// For requests that are answered, until their connections end.
     room: Arc<Semaphore>,
+    place: OnceLock<OwnedSemaphorePermit>,
+    /// The answer is there.
+    answered: Notify,
 }
 
 /// Serves the door until the task is aborted.
@@ -87,6 +94,8 @@ async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
                     names: names.clone(),
                     newcomer,
                     room: room.clone(),
+                    place: OnceLock::new(),
+                    answered: Notify::new(),
                 });
                 let app = app.clone();
                 connections.spawn(async move {
@@ -94,6 +103,9 @@ async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
                     tokio::select! {
                         _ = tokio::time::timeout(REQUEST, conversation) => {}
                         () = door.newcomer.displaced() => {}
+                        () = not_taken(&door) => {
+                            tracing::debug!(%addr, "an answer of the admin door was not taken in time");
+                        }
                     }
                 });
             }
@@ -105,6 +117,12 @@ async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
             }
         }
     }
+}
+
+/// Ends when the answer has been there for too long.
+async fn not_taken(door: &Doorway) {
+    door.answered.notified().await;
+    tokio::time::sleep(TAKEN).await;
 }
 
 /// One request and its answer.
@@ -127,9 +145,17 @@ async fn converse(socket: TcpStream, app: Router, door: Arc<Doorway>) {
 async fn let_in(door: Arc<Doorway>, local: IpAddr, request: Request, next: Next) -> Response {
     // If its place went to another just now, its connection ends at once.
     door.newcomer.has_spoken();
-    let Ok(_place) = door.room.try_acquire() else {
+    let Ok(place) = door.room.clone().try_acquire_owned() else {
         return (StatusCode::SERVICE_UNAVAILABLE, FULL).into_response();
     };
+    // A connection carries one request: it has none yet.
+    let _ = door.place.set(place);
+    let answer = answer(&door, local, request, next).await;
+    door.answered.notify_one();
+    answer
+}
+
+async fn answer(door: &Doorway, local: IpAddr, request: Request, next: Next) -> Response {
     match door.names.stranger(request.uri(), request.headers(), local) {
         None => next.run(request).await,
         Some(host) => {
@@ -160,10 +186,16 @@ async fn metrics_text(State(running): State<Shared>) -> impl IntoResponse {
 
 async fn status(State(running): State<Shared>) -> Response {
     match running.get() {
-        Some(running) => {
-            let headers = [(header::CONTENT_TYPE, "application/json")];
-            (headers, running.status_json()).into_response()
-        }
+        Some(running) => match running.gate.clone().enter(GATE).await {
+            Ok(_turn) => {
+                let headers = [(header::CONTENT_TYPE, "application/json")];
+                (headers, running.status_json()).into_response()
+            }
+            Err(refusal) => {
+                let text = format!("{refusal}\n");
+                (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+            }
+        },
         None => joining(&running).into_response(),
     }
 }
