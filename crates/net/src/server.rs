@@ -73,8 +73,8 @@ pub(crate) struct ServerShared<H> {
     pub(crate) handler: H,
     pub(crate) refused: Arc<RefusedConnections>,
     connections: AtomicU64,
-    /// Room for connections of clients and tools, and for those of nodes.
-    rooms: [Arc<Semaphore>; 2],
+    /// Room for connections of clients, of nodes, and of tools where clients have taken theirs.
+    rooms: [Arc<Semaphore>; 3],
 }
 
 impl<H> ServerShared<H> {
@@ -97,6 +97,7 @@ impl<H> ServerShared<H> {
         } = &self.options;
         let (room, max) = match role {
             Role::Node => (&self.rooms[1], nodes_max),
+            Role::Admin if self.rooms[0].available_permits() == 0 => (&self.rooms[2], &TOOLS_MAX),
             Role::Client | Role::Admin => (&self.rooms[0], connections_max),
         };
         let busy = |text: String| ErrorPacket::new(ErrorCode::Busy, text);
@@ -156,7 +157,7 @@ impl Server {
     ) -> io::Result<Server> {
         let addr = listener.local_addr()?;
         let (stop, stopping) = watch::channel(false);
-        let rooms = [options.connections_max, options.nodes_max];
+        let rooms = [options.connections_max, options.nodes_max, TOOLS_MAX];
         let rooms = rooms.map(|max| Arc::new(Semaphore::new(max)));
         let refused = Arc::<RefusedConnections>::default();
         let shared = Arc::new(ServerShared {
@@ -207,6 +208,8 @@ impl Drop for Server {
 }
 
 /// After the operating system refused to accept (no file descriptors, most often).
+/// Connections of tools that are let in where clients have taken all of theirs.
+const TOOLS_MAX: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 async fn accept<H: Handler>(

@@ -31,6 +31,10 @@ fn no_more_connections_than_allowed() {
         // Clients take no place of a node.
         let opened = Connection::open(&addr, &node(7), &Options::default()).await;
         opened.expect("a node has places of its own");
+        // Regression: as many clients as may be there kept all tools out, which people need just then.
+        let tool = Identity::admin(CLUSTER);
+        let opened = Connection::open(&addr, &tool, &Options::default()).await;
+        opened.expect("tools have places of their own then");
         assert_eq!(server.refused().too_many.total(), 1);
         drop(one);
         until_greeted(&addr).await;
