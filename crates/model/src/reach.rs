@@ -1,6 +1,7 @@
 //! Nodes that reach few others, as the failure detector's reports show it.
 //!
-//! **A narrow node** reaches no majority of the nodes that are up, itself counted. What it serves, others ask for in vain where nobody
+//! **A narrow node** reaches some of the nodes that are up and, itself counted, no majority of them; whether one that reaches none lives is for the
+//! failure detector to say, which has patience with those that lack processor time. What it serves, others ask for in vain where nobody
 //! reaches both; and where it leads the directory, those that are two steps away from it are told nothing. So
 //! it gives both up to nodes that are not narrow, where there are any: neither is about what may be lost.
 
@@ -36,12 +37,17 @@ pub fn reached(map: &ClusterMap, cuts: &Cuts, node: NodeId) -> usize {
         .count()
 }
 
-/// True if it and those that it reaches are no majority of the nodes that are up.
-pub fn is_narrow(map: &ClusterMap, cuts: &Cuts, node: NodeId) -> bool {
+/// True if it and those that it reaches are a majority of the nodes that are up.
+fn is_wide(map: &ClusterMap, cuts: &Cuts, node: NodeId) -> bool {
     let up = map.nodes.values().filter(|n| n.state == NodeState::Up);
     // The usual case costs nothing.
     let looks = !cuts.is_empty() && !planted(Mutant::NarrowNotSeen);
-    looks && 2 * (1 + reached(map, cuts, node)) <= up.count()
+    !looks || 2 * (1 + reached(map, cuts, node)) > up.count()
+}
+
+/// True if it reaches some, and is not wide.
+pub fn is_narrow(map: &ClusterMap, cuts: &Cuts, node: NodeId) -> bool {
+    !is_wide(map, cuts, node) && reached(map, cuts, node) > 0
 }
 
 /// The nodes that are narrow, and have been for a while.
@@ -50,6 +56,8 @@ pub struct NarrowNodes {
     /// The first and the last time that each was seen to be.
     seen: BTreeMap<NodeId, (Time, Time)>,
     found: BTreeSet<NodeId>,
+    /// Those that reach none at present.
+    lone: BTreeSet<NodeId>,
     lapse: bool,
 }
 
@@ -61,7 +69,11 @@ impl NarrowNodes {
             false => NARROW_FOR,
         };
         let ends = cuts.iter().flat_map(|(a, b)| [*a, *b]);
-        for node in ends.filter(|node| is_narrow(map, cuts, *node)) {
+        let (narrow, lone): (Vec<_>, Vec<_>) = ends
+            .filter(|node| !is_wide(map, cuts, *node))
+            .partition(|node| is_narrow(map, cuts, *node));
+        self.lone = lone.into_iter().collect();
+        for node in narrow {
             let seen = self.seen.entry(node).or_insert((now, now));
             seen.1 = now;
         }
@@ -78,6 +90,11 @@ impl NarrowNodes {
     /// True if one of them was, and is not at present: it may be again at once, or nobody has to care any more.
     pub fn lapse(&self) -> bool {
         self.lapse
+    }
+
+    /// True if it is none of them, and reaches somebody.
+    pub fn is_wide(&self, node: NodeId) -> bool {
+        !self.contains(node) && !self.lone.contains(&node)
     }
 
     /// True if it is one of them.
@@ -98,7 +115,7 @@ pub fn heirs_of_narrow(
         return Vec::new();
     }
     let up = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state == NodeState::Up);
-    let able = |id: &NodeId| up(id) && !is_narrow(map, cuts, *id);
+    let able = |id: &NodeId| up(id) && is_wide(map, cuts, *id);
     let others = voters.iter().copied().filter(|id| *id != leader);
     let mut heirs: Vec<NodeId> = others.filter(able).collect();
     heirs.sort_by_key(|id| (apart(cuts, leader, *id), Reverse(reached(map, cuts, *id))));
@@ -123,10 +140,12 @@ mod tests {
     #[test]
     fn who_reaches_no_majority_of_the_nodes_that_are_up_is_narrow() {
         let mut map = cluster(5);
-        let narrow = |map: &ClusterMap, cuts| is_narrow(map, &pairs(cuts), NodeId(1));
+        let narrow = |map: &ClusterMap, cuts: &[_]| is_narrow(map, &pairs(cuts), NodeId(1));
         assert!(!narrow(&map, &[]));
         assert!(!narrow(&map, &[(1, 2), (1, 3)]));
         assert!(narrow(&map, &[(1, 2), (1, 3), (1, 4)]));
+        let alone = [(1, 2), (1, 3), (1, 4), (1, 5)];
+        assert!(!narrow(&map, &alone), "it may be dead, or paused");
         // Half is no majority.
         let down = node_down(&map, 5);
         map.apply(None, &down).expect("it was up");

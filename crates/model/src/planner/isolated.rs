@@ -50,9 +50,9 @@ pub(super) fn sole_survivor(
     able.get(turn).or(able.first()).map(|(_, id)| *id)
 }
 
-/// True if a complete copy of the group is on a node that is not narrow: who takes part need reach that one only.
+/// True if a complete copy of the group is on a node that is wide: who takes part need reach that one only.
 pub(super) fn has_wide_copy(map: &ClusterMap, group: &Group, narrow: &NarrowNodes) -> bool {
-    let wide = |x: &&Member| x.complete && map.runs(x.id) && !narrow.contains(x.id.node);
+    let wide = |x: &&Member| x.complete && map.runs(x.id) && narrow.is_wide(x.id.node);
     group.m == 1 && sources(group).iter().flatten().any(|x| wide(&x))
 }
 

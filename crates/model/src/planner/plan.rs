@@ -268,16 +268,17 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
 }
 
 impl View<'_> {
-    /// If some of these are on narrow nodes: a complete one on none that reaches all that are on none, of several the first that
+    /// If some of these are on narrow nodes: a complete one on a wide node that reaches all that are on such, of several the first that
     /// reaches most of the rest.
     fn wide_server(&self, kept: &[(MemberSlot, Member)]) -> Option<usize> {
         let narrow = |x: &Member| self.narrow.contains(x.id.node);
+        let is_wide = |x: &Member| self.narrow.is_wide(x.id.node);
         let misses = |x: &Member, other: &Member| apart(self.cuts, x.id.node, other.id.node);
-        let wide = || kept.iter().map(|(_, x)| x).filter(|x| !narrow(x));
-        if wide().count() == kept.len() {
+        if !kept.iter().any(|(_, x)| narrow(x)) {
             return None;
         }
-        let able = |x: &Member| x.complete && !narrow(x) && !wide().any(|other| misses(x, other));
+        let wide = || kept.iter().map(|(_, x)| x).filter(|x| is_wide(x));
+        let able = |x: &Member| x.complete && is_wide(x) && !wide().any(|other| misses(x, other));
         let missed = |x: &Member| kept.iter().filter(|(_, other)| misses(x, other)).count();
         let able = kept.iter().enumerate().filter(|(_, (_, x))| able(x));
         let best = able.min_by_key(|(_, (_, x))| missed(x));
@@ -402,7 +403,7 @@ fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<Me
         .filter(|s| seats[*s].is_some_and(|(_, kept)| kept.is_some_and(whole)))
         .collect();
     // Whoever reaches few would report the others stuck one after another, and go on as the one who leads.
-    let wide = |s: &usize| seats[*s].is_some_and(|(member, _)| !view.narrow.contains(member.node));
+    let wide = |s: &usize| seats[*s].is_some_and(|(member, _)| view.narrow.is_wide(member.node));
     if able.iter().any(wide) {
         able.retain(wide);
     }
