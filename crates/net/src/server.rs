@@ -207,9 +207,9 @@ impl Drop for Server {
     }
 }
 
-/// After the operating system refused to accept (no file descriptors, most often).
 /// Connections of tools that are let in where clients have taken all of theirs.
 const TOOLS_MAX: usize = 64;
+/// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 async fn accept<H: Handler>(
