@@ -24,6 +24,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use staves_net::{Descriptors, Newcomer, Newcomers, Refusals};
+use staves_wire::hello::Role;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::task::{JoinHandle, JoinSet};
@@ -186,7 +187,7 @@ async fn metrics_text(State(running): State<Shared>) -> impl IntoResponse {
 
 async fn status(State(running): State<Shared>) -> Response {
     match running.get() {
-        Some(running) => match running.gate.clone().enter(GATE).await {
+        Some(running) => match running.gates.of(Role::Admin).enter(GATE).await {
             Ok(_turn) => {
                 let headers = [(header::CONTENT_TYPE, "application/json")];
                 (headers, running.status_json()).into_response()

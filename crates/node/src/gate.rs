@@ -1,7 +1,8 @@
-//! The narrow gate of costly requests, one for both doors: INFO, CLUSTER NODES, DBSIZE and the like at the RESP door, `status`, sums
-//! of pages and the like at the native one. They are asked for now and then, and cost hundreds of times what a GET does.
+//! The narrow gates of costly requests, for all doors: INFO, CLUSTER NODES, DBSIZE and the like at the RESP door, `status`, sums
+//! of pages and the like at the others. They are asked for now and then, and cost hundreds of times what a GET does.
 //!
-//! One of them is worked on at a time. After a turn the gate stays shut for as long as the turn took, and for three times as long
+//! Clients have a gate of their own: a crowd of them keeps no tool and no other node waiting. At each gate one request is worked on at
+//! a time. After a turn the gate stays shut for as long as the turn took, and for three times as long
 //! where others wait: a flood takes a part of one thread, and its senders' time. Waits are bounded in count and in time, and end with
 //! the connection of the asker, which drops them.
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use staves_wire::hello::Role;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most requests that wait for their turn at a time.
@@ -65,7 +67,25 @@ pub(crate) enum GateRefusal {
     Late(Duration),
 }
 
-/// The gate of a node.
+/// The gates of a node: however many clients wait at theirs, nobody else waits for them.
+#[derive(Debug, Default)]
+pub(crate) struct Gates {
+    clients: Arc<Gate>,
+    /// Of other nodes, of tools and of the admin door.
+    cluster: Arc<Gate>,
+}
+
+impl Gates {
+    /// The one for those who said so in their hello.
+    pub(crate) fn of(&self, role: Role) -> Arc<Gate> {
+        match role {
+            Role::Client => self.clients.clone(),
+            Role::Node | Role::Admin => self.cluster.clone(),
+        }
+    }
+}
+
+/// One of them.
 #[derive(Debug)]
 pub(crate) struct Gate {
     turns: Arc<Semaphore>,
@@ -192,6 +212,19 @@ mod tests {
         turn.rest().await;
         assert!(began.elapsed() >= SHORT + SHORT * REST);
         assert_eq!(gate.shut_for(SHORT), SHORT * REST);
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_crowd_of_clients() {
+        let gates = Gates::default();
+        let turn = gates.of(Role::Client).enter(LONG).await;
+        let _turn = turn.expect("nobody waits");
+        let late = gates.of(Role::Client).enter(SHORT).await;
+        assert_eq!(late.err(), Some(GateRefusal::Late(SHORT)));
+        let tool = gates.of(Role::Admin).enter(SHORT).await;
+        drop(tool.expect("a tool has its turn"));
+        let node = gates.of(Role::Node).enter(SHORT).await;
+        assert!(node.is_ok(), "and so has a node");
     }
 
     #[tokio::test]

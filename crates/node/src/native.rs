@@ -95,7 +95,10 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: 
             reply.mark_costly();
             let (running, role) = (running.clone(), peer.hello.role);
             tokio::spawn(async move {
-                let turn = running.gate.clone().enter(time_left(&reply).min(PATIENCE));
+                let turn = running
+                    .gates
+                    .of(role)
+                    .enter(time_left(&reply).min(PATIENCE));
                 // Whoever closes its connection has nothing worked off behind it.
                 let turn = tokio::select! {
                     biased;

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
+use crate::gate::Gates;
 use crate::hangup::Hangup;
 use crate::host::Host;
 use crate::host::services::{HostedService, SERVICES};
@@ -366,7 +367,7 @@ impl Running {
             door: doors.resp,
             refused: doors.refused,
             in_flight: doors.in_flight,
-            gate: Arc::default(),
+            gates: Gates::default(),
             maps: MapAnswers::default(),
             clients_max: config.clients_max,
             value_bytes_max: config.value_bytes(),

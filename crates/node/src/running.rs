@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
-use crate::gate::Gate;
+use crate::gate::Gates;
 use crate::host::Host;
 use crate::native::maps::MapAnswers;
 use crate::status::{
@@ -55,8 +55,8 @@ pub(crate) struct Running {
     pub(crate) refused: Arc<RefusedConnections>,
     /// The memory for requests and answers of clients.
     pub(crate) in_flight: Arc<InFlight>,
-    /// The way of requests that cost much, at both doors.
-    pub(crate) gate: Arc<Gate>,
+    /// The way of requests that cost much, at all doors.
+    pub(crate) gates: Gates,
     /// MapAnswers for those who ask for them.
     pub(crate) maps: MapAnswers,
     pub(crate) clients_max: u32,

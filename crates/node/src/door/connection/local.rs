@@ -5,6 +5,7 @@ use std::pin::Pin;
 use staves_net::OWN_BYTES;
 use staves_resp::{After, Args, Command, CommandName, Join, Output, PartialReply, Redirect};
 use staves_wire::ErrorCode;
+use staves_wire::hello::Role;
 
 use super::Executor;
 use crate::gate::{CostlyTurn, GateRefusal};
@@ -60,7 +61,7 @@ impl Executor {
     pub(super) fn waits_for_turn(&mut self, command: &Command<'_>) -> bool {
         if matches!(self.turn, DoorTurn::None) && !self.transaction.is_open && command.is_costly() {
             let wait_max = self.running.host.options().request;
-            let turn = self.running.gate.clone().enter(wait_max);
+            let turn = self.running.gates.of(Role::Client).enter(wait_max);
             self.turn = DoorTurn::Awaited(Box::pin(turn));
         }
         self.turn.is_awaited()
