@@ -43,7 +43,7 @@ pub struct NfsOptions {
     pub lifetime: Duration,
     /// Bytes that [`Files::will_read`] announces ahead of a reader in order; 0 for none.
     pub read_ahead_bytes: u64,
-    /// Clients at a time; the one that was idle for longest makes room for one more. Each may take some 3 MB.
+    /// Clients at a time; an idle one makes room for one more. Each may take some 3 MB.
     pub connections_max: usize,
 }
 

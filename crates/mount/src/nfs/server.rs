@@ -1,7 +1,9 @@
 //! Connections: accepted, served by a few threads each, and closed to make room.
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::Builder;
@@ -37,8 +39,29 @@ struct NfsConnection {
     stream: TcpStream,
     reads: Mutex<BufReader<TcpStream>>,
     writes: Mutex<TcpStream>,
-    /// Milliseconds from the server's beginning to the last call.
+    /// Milliseconds from the server's beginning to the last call, or to when it came.
     used_ms: AtomicU64,
+    has_called: AtomicBool,
+}
+
+/// The place of the connection that has to go for another: of the address that has the most of them, one that has called nothing
+/// yet, and of several the one that has been idle for longest. So who opens connections and is silent cuts nobody off who works.
+fn whom_to_close<'c>(of: impl Iterator<Item = &'c NfsConnection> + Clone) -> Option<usize> {
+    let mut of_address: BTreeMap<IpAddr, usize> = BTreeMap::new();
+    for connection in of.clone() {
+        *of_address.entry(connection.peer.ip()).or_default() += 1;
+    }
+    let order = |c: &NfsConnection| {
+        let share = of_address.get(&c.peer.ip()).copied();
+        let has_called = c.has_called.load(Ordering::Relaxed);
+        (
+            Reverse(share),
+            has_called,
+            c.used_ms.load(Ordering::Relaxed),
+        )
+    };
+    let first = of.enumerate().min_by_key(|(_, c)| order(c));
+    first.map(|(at, _)| at)
 }
 
 impl<S: Files> RpcServer<S> {
@@ -80,6 +103,7 @@ impl<S: Files> RpcServer<S> {
             writes: Mutex::new(stream.try_clone()?),
             stream,
             used_ms: AtomicU64::new(self.now_ms()),
+            has_called: AtomicBool::new(false),
         });
         self.make_room(connection.clone());
         for _ in 0..THREADS {
@@ -100,18 +124,16 @@ impl<S: Files> RpcServer<S> {
         self.began.elapsed().as_millis() as u64
     }
 
-    /// Takes a connection in; if there are too many, the one that has been idle for longest is closed. Clients of
-    /// NFS connect again by themselves.
+    /// Takes a connection in; if there are too many, one is closed. Clients of NFS connect again by themselves.
     fn make_room(&self, connection: Arc<NfsConnection>) {
         let mut all = self.connections.lock();
-        if all.len() >= self.connections_max {
-            let used = |(_, c): &(usize, &Arc<NfsConnection>)| c.used_ms.load(Ordering::Relaxed);
-            if let Some((idle, _)) = all.iter().enumerate().min_by_key(used) {
-                let closed = all.swap_remove(idle);
-                closed.close();
-                tracing::warn!(peer = %closed.peer, max = self.connections_max,
-                    "too many NFS clients: the one that was idle for longest is cut off");
-            }
+        if all.len() >= self.connections_max
+            && let Some(idle) = whom_to_close(all.iter().map(|c| &**c))
+        {
+            let closed = all.swap_remove(idle);
+            closed.close();
+            tracing::warn!(peer = %closed.peer, max = self.connections_max,
+                "too many NFS clients: one that was idle is cut off");
         }
         all.push(connection);
         // Connections that came in while it ended.
@@ -139,6 +161,7 @@ impl<S: Files> RpcServer<S> {
                 }
             }
             connection.used_ms.store(self.now_ms(), Ordering::Relaxed);
+            connection.has_called.store(true, Ordering::Relaxed);
             if respond(&self.export, &record, &mut reply).is_err() {
                 tracing::debug!(peer = %connection.peer, "an NFS client sends what is no call");
                 return;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::Command;
@@ -418,6 +418,31 @@ fn clients_are_bounded_and_the_idle_one_makes_room() {
         closed += usize::from(other.stream.read(&mut [0]).is_ok());
     }
     assert_eq!(closed, 20 - 3);
+}
+
+#[test]
+fn who_connects_and_is_silent_cuts_nobody_off_who_calls() {
+    let source = source();
+    let folder = Folder::open(source.path()).unwrap();
+    let options = NfsOptions {
+        connections_max: 4,
+        ..NfsOptions::default()
+    };
+    let server = serve_nfs(folder, local(), &options).unwrap();
+    let mut works = Client::connect(server.address());
+    let file = works.walk("a/b/file");
+    let mut silent: Vec<TcpStream> = Vec::new();
+    for _ in 0..5 {
+        for _ in 0..8 {
+            silent.push(TcpStream::connect(server.address()).unwrap());
+        }
+        let mut new = Client::connect(server.address());
+        assert!(
+            new.read(&file, 0, 100).is_ok(),
+            "who calls at once is let in"
+        );
+        assert!(works.read(&file, 0, 100).is_ok(), "who called stays");
+    }
 }
 
 #[test]
