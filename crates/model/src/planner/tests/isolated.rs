@@ -230,6 +230,40 @@ fn a_node_that_reaches_few_coordinates_nothing_that_another_can() {
     }
 }
 
+/// The coordinator would report the others stuck one after another, for as long as it is cut off.
+#[test]
+fn who_reaches_few_does_not_coordinate_the_next_try() {
+    let (mut seen, few) = (0, NodeId(1));
+    for scheme in ["2+1", "2+2"] {
+        let mut town = coded(6, scheme, 32);
+        for _ in 0..2 {
+            town.planner.see_cuts(one_reaches_one(6));
+            town.keep(&[]);
+            town.wait(400);
+        }
+        let dead = NodeId(4);
+        let incarnation = town.map.nodes[&dead].incarnation;
+        town.change(&Change::NodeDown {
+            node: dead,
+            incarnation,
+        });
+        for tries in 0..4 {
+            let mut reports = Vec::new();
+            for group in town.map.groups.values().filter(|g| !g.open) {
+                let leader = group.member(group.coordinator).expect("listed").id.node;
+                assert_ne!(leader, few, "of try {tries} of {:?}", group.id);
+                seen += usize::from(group.listed().any(|(_, x)| x.id.node == few));
+                let other = group.listed().find(|(slot, _)| *slot != group.coordinator);
+                let (other, _) = other.expect("three are listed");
+                reports.push(stuck(&town, group.id.0, &[other.0], leader));
+            }
+            town.keep(&reports);
+            town.wait(1_000);
+        }
+    }
+    assert!(seen > 10, "it is listed in {seen} epochs");
+}
+
 /// A link that is cut and heals each second moves what the node served once, not each time.
 #[test]
 fn what_flaps_is_not_moved_back_and_forth() {
