@@ -17,6 +17,7 @@
 
 mod names;
 mod sentence;
+mod unheard;
 mod unopened;
 mod waits;
 mod warnings;
@@ -33,6 +34,7 @@ use staves_model::{
 use staves_store::EXTENT_BYTES;
 
 pub use self::names::full_name;
+pub use self::unheard::UnheardNode;
 pub(crate) use self::unopened::UnopenedGroups;
 
 /// The health of the cluster.
@@ -340,6 +342,9 @@ pub struct StatusReport {
     pub rebuild: Option<Rebuild>,
     /// The directory.
     pub directory: DirectoryFacts,
+    /// The nodes that do not answer others' pings, by each node that said so.
+    #[serde(default)]
+    pub unheard: Vec<UnheardNode>,
     /// All nodes, by id.
     pub nodes: Vec<NodeStatus>,
     /// All pools, by id.
@@ -378,6 +383,7 @@ impl StatusReport {
             answered_by: answered_by.0,
             tolerates: None,
             rebuild: None,
+            unheard: UnheardNode::all_of(answered_by.0, &directory.silent),
             directory,
             nodes,
             pools,
@@ -410,6 +416,7 @@ impl StatusReport {
             other
         };
         self.first_pool = self.first_pool.take().or(other.first_pool);
+        self.unheard.extend(other.unheard);
         if self.directory.leader.is_none() && other.directory.term >= self.directory.term {
             self.directory = other.directory;
             for node in &mut self.nodes {

@@ -7,15 +7,20 @@ use staves_model::Scheme;
 use staves_model::policy::PoolWarning;
 
 use super::names::full_name;
+use super::unheard::cut_links;
 use super::{NodeStatus, PoolStatus, StatusReport};
 
-/// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, and sources that are away.
+/// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, sources that are away, and nodes that do not hear each other.
 pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     let lacks = report.pools.iter().filter_map(|pool| report.lacks(pool));
     let budgets = overcommitted(report).into_iter();
     let away = report.away().into_values();
     let pools = lacks.chain(budgets).chain(fewer_buckets(report));
-    pools.chain(away).chain(unheard(report)).collect()
+    let pools = pools.chain(away);
+    pools
+        .chain(unheard(report))
+        .chain(cut_links(report))
+        .collect()
 }
 
 /// The nodes that did not answer the asker, though others hear of them: nobody has seen what they hold. Where the directory has no leader the

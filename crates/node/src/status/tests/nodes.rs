@@ -109,6 +109,30 @@ fn a_node_that_stops_is_not_called_drained() {
     assert_eq!(report.nodes[3].state(), "stopping");
 }
 
+impl Cluster {
+    /// What a tool sees that all nodes answer, of which the first does not hear these, for so long.
+    fn report_of_all(&self, silent: &[(u64, u64)]) -> StatusReport {
+        let silent = silent.iter().map(|(node, ms)| SilentNode {
+            node: *node,
+            ms: *ms,
+        });
+        let mut directory = self.directory.clone();
+        directory.silent = silent.collect();
+        let facts = |node| NodeFacts {
+            node,
+            ..NodeFacts::default()
+        };
+        let of = |node: u64, directory| {
+            StatusReport::new(&self.map, NodeId(node), directory, [facts(node)])
+        };
+        let mut report = of(2, self.directory.clone());
+        let others = self.map.nodes.keys().filter(|node| node.0 > 2);
+        others.for_each(|node| report.absorb(of(node.0, self.directory.clone())));
+        report.absorb(of(1, directory));
+        report
+    }
+}
+
 /// Regression: for half a second after a kill all was reported whole, though a node did not answer.
 #[test]
 fn a_silent_node_is_told_before_it_is_found_dead() {
@@ -129,6 +153,23 @@ fn a_silent_node_is_told_before_it_is_found_dead() {
     assert_eq!(
         (report.state, report.nodes[2].silent_ms),
         (State::Healthy, None)
+    );
+    // A cut that lasts is told of while both sides answer.
+    assert_eq!(report.warnings, [""; 0]);
+    let mut report = three.report_of_all(&[(3, 12_700), (2, 900)]);
+    assert_eq!(report.warnings.len(), 1, "{:?}", report.warnings);
+    let said = "n1 has not heard from n3 for 12 s, though all of them answer this command";
+    assert!(
+        report.warnings[0].starts_with(said),
+        "{:?}",
+        report.warnings
+    );
+    assert_eq!(report.state, State::Healthy);
+    report.nodes[2].up = false;
+    report.conclude();
+    assert_eq!(
+        report.warnings, [""; 0],
+        "the dead are told of in the sentence"
     );
     // Who is only out of the tool's reach is no fault.
     // Regression: with two of three voters gone it was said for two seconds that one more may be lost.
