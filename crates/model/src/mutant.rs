@@ -198,6 +198,7 @@ mutants! {
         StartsHurried = 1073,
         NarrowNotSeen = 1081,
         NarrowAtOnce = 1082,
+        ReporterBelieved = 1083,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

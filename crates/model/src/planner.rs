@@ -16,6 +16,7 @@
 
 mod balance;
 mod isolated;
+mod odd;
 mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use self::balance::Load;
 use self::isolated::{has_wide_copy, sole_source, sole_survivor};
+use self::odd::StuckMembers;
 use self::plan::{Choice, EpochReason, Fit, View};
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
@@ -146,8 +148,8 @@ struct GroupWatch {
     epoch: Epoch,
     /// Since when that epoch was seen committed and not open.
     waiting_since: Option<Time>,
-    /// The member slots of that epoch that were reported stuck.
-    stuck: BTreeSet<MemberSlot>,
+    /// The members of that epoch that were reported stuck.
+    stuck: StuckMembers,
     /// Those who join with that epoch, while it is not open.
     joiners: Vec<MemberId>,
     /// Those with whom an epoch did not open, since one did.
@@ -438,17 +440,22 @@ impl Planner {
         let Some(watch) = self.watches.get_mut(&group.id) else {
             return;
         };
+        let before = watch.stuck.left_out(map, group, &self.cuts);
         let mut news: Vec<_> = named
             .into_iter()
-            .filter(|(s, _)| watch.stuck.insert(*s))
+            .filter(|(s, _)| watch.stuck.slots.insert(*s))
             .collect();
-        let sole = sole_survivor(map, group, &watch.stuck, &self.cuts);
+        let reporters = || group.listed().filter(|(s, x)| speaks(*s, x));
+        watch.stuck.by.extend(reporters().map(|(s, _)| s));
+        let sole = sole_survivor(map, group, &watch.stuck.slots, &self.cuts);
         if let Some(sole) = sole.filter(|_| !news.is_empty()) {
             // Another than the reporter goes on, and they do not reach each other.
-            news.extend(group.listed().filter(|(s, x)| speaks(*s, x)));
+            news.extend(reporters());
             news.retain(|(_, x)| x.id != sole);
-        } else if plan::coordinator_is_the_odd_one(group, &watch.stuck) {
-            return;
+        } else {
+            let out = watch.stuck.left_out(map, group, &self.cuts);
+            let new = |s: &MemberSlot| out.contains(s) && !before.contains(s);
+            news = group.listed().filter(|(s, _)| new(s)).collect();
         }
         for (_, member) in news {
             self.note_unable(now, (group.id, member.id));
@@ -499,12 +506,15 @@ impl Planner {
             .choices
             .get(group.bucket as usize)
             .map_or(&[][..], Vec::as_slice);
-        let sole = sole_survivor(map, group, &watch.stuck, &self.cuts);
+        let stuck = &watch.stuck.slots;
+        let left_out = watch.stuck.left_out(map, group, &self.cuts);
+        let stay_behind = if group.m == 1 { stuck } else { &left_out };
+        let sole = sole_survivor(map, group, stuck, &self.cuts);
         let choice = Choice::new(map, group, order, pool.scheme.width(), |member| match self
             .unable
             .get(&(group.id, member))
         {
-            _ if self.is_cut_off(map, group, &watch.stuck, sole, member) => Fit::Unable,
+            _ if self.is_cut_off(map, group, stay_behind, sole, member) => Fit::Unable,
             Some(u) if u.barred_until > now => Fit::Unable,
             Some(u) if u.until > now => Fit::IfNeeded,
             _ if self.narrow.contains(member.node) => Fit::IfNeeded,
@@ -515,7 +525,8 @@ impl Planner {
             group,
             pool,
             choice,
-            stuck: &watch.stuck,
+            stuck,
+            left_out: &left_out,
             sole,
             narrow: &self.narrow,
             cuts: &self.cuts,
@@ -546,12 +557,12 @@ impl Planner {
         found.map_or(Need::Nothing, |new| Need::Epoch(EpochReason::Urgent, new))
     }
 
-    /// True if a node that is no member does not reach one that is and goes along.
+    /// True if a place that is no member, be it beside one, does not reach a member that goes along.
     fn is_cut_off(
         &self,
         map: &ClusterMap,
         group: &Group,
-        stuck: &BTreeSet<MemberSlot>,
+        stay_behind: &BTreeSet<MemberSlot>,
         sole: Option<MemberId>,
         id: MemberId,
     ) -> bool {
@@ -559,8 +570,9 @@ impl Planner {
         if let Some(sole) = sole {
             return apart(sole.node);
         }
-        let goes_along = |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stuck.contains(s);
-        let joins = !group.listed().any(|(_, x)| x.id.node == id.node);
+        let goes_along =
+            |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stay_behind.contains(s);
+        let joins = !group.listed().any(|(_, x)| x.id == id);
         let wide = has_wide_copy(map, group, &self.narrow);
         let counts = |x: &Member| !(wide && self.narrow.contains(x.id.node));
         let mut others = group.listed().filter(goes_along);
@@ -610,7 +622,7 @@ impl Planner {
             hears = waited >= Some(patience);
         }
         let late = waited >= Some(patience * (1 << view.tries().min(4)));
-        let stuck = hears && !watch.stuck.is_empty();
+        let stuck = hears && !watch.stuck.slots.is_empty();
         late || stuck || view.somebody_is_dead() || view.found_again() || view.narrow_serves()
     }
 

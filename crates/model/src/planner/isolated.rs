@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use super::plan::coordinator_is_the_odd_one;
+use super::odd::coordinator_is_the_odd_one;
 use crate::change::sources;
 use crate::ids::{MemberId, MemberSlot};
 use crate::map::{ClusterMap, Group, Member};

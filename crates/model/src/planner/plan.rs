@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::balance::Load;
+use super::odd::coordinator_is_the_odd_one;
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, Pool, nodes_to_spare, whole_buckets};
@@ -95,6 +96,8 @@ pub(super) struct View<'a> {
     pub(super) choice: Choice,
     /// The member slots of the newest epoch that were reported stuck.
     pub(super) stuck: &'a BTreeSet<MemberSlot>,
+    /// Those that the next epoch goes on without.
+    pub(super) left_out: &'a BTreeSet<MemberSlot>,
     /// The member that goes on without the others, where none reaches another.
     pub(super) sole: Option<MemberId>,
     /// Nodes that reach few others.
@@ -208,16 +211,6 @@ impl View<'_> {
     }
 }
 
-/// True if a report that all others are stuck rather points to its sender: there are at least two
-/// others, and one of them could lead instead.
-pub(super) fn coordinator_is_the_odd_one(group: &Group, stuck: &BTreeSet<MemberSlot>) -> bool {
-    let listed = group.listed().count();
-    let could_lead = |(slot, x): (MemberSlot, &Member)| {
-        stuck.contains(&slot) && x.complete && (group.open || group.retained(slot) || group.fresh)
-    };
-    listed >= 3 && stuck.len() + 1 >= listed && group.listed().any(could_lead)
-}
-
 /// A start from nothing: a new group, or one whose bytes are gone.
 pub(super) fn start(view: &View<'_>) -> Option<NewEpoch> {
     let m = usize::from(view.group.m);
@@ -249,10 +242,12 @@ pub(super) fn start(view: &View<'_>) -> Option<NewEpoch> {
 /// The next epoch of a group that lost a member, or whose newest epoch does not open.
 pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
     let m = usize::from(view.group.m);
-    let mut kept = survivors(view, true);
-    if complete(view, &kept) < m {
-        // Better one that may be stuck than none.
-        kept = survivors(view, false);
+    // Better one that may be stuck than none.
+    let mut kept = survivors(view, view.left_out);
+    for without in [view.stuck, &BTreeSet::new()] {
+        if complete(view, &kept) < m {
+            kept = survivors(view, without);
+        }
     }
     if complete(view, &kept) < m {
         return None;
@@ -291,21 +286,18 @@ impl View<'_> {
     }
 }
 
-/// The sources that run; without those who are stuck, if asked. Where none reaches another: one.
-fn survivors(view: &View<'_>, without_stuck: bool) -> Vec<(MemberSlot, Member)> {
+/// The sources that run, without some. Where none reaches another: one.
+fn survivors(view: &View<'_>, without: &BTreeSet<MemberSlot>) -> Vec<(MemberSlot, Member)> {
     let group = view.group;
-    let stuck = |x: &Member| {
+    let goes = |x: &Member| {
         let listed = group.slot_of(x.id);
-        without_stuck
-            && view.sole.is_none()
-            && !coordinator_is_the_odd_one(group, view.stuck)
-            && listed.is_some_and(|s| view.stuck.contains(&s))
+        view.sole.is_none() && listed.is_some_and(|s| without.contains(&s))
     };
     sources(group)
         .iter()
         .enumerate()
         .filter_map(|(s, x)| x.map(|x| (MemberSlot(s as u8), x)))
-        .filter(|(_, x)| view.map.runs(x.id) && !stuck(x))
+        .filter(|(_, x)| view.map.runs(x.id) && !goes(x))
         .filter(|(_, x)| view.sole.is_none_or(|sole| x.id == sole))
         .collect()
 }
@@ -407,6 +399,7 @@ fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<Me
     if able.iter().any(wide) {
         able.retain(wide);
     }
+    let able = reach_most(view.cuts, seats, able);
     if able.is_empty() {
         return None;
     }
@@ -415,7 +408,9 @@ fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<Me
         now.is_some_and(|x| seats[*s].is_some_and(|(member, _)| x.id == member))
     };
     let odd = coordinator_is_the_odd_one(group, view.stuck);
-    let reported = !view.stuck.is_empty() && !odd;
+    let is_stuck = |member: MemberId| view.stuck.iter().any(|s| is_at(group, *s, member));
+    let all_go = !seats.iter().flatten().any(|(member, _)| is_stuck(*member));
+    let reported = !view.stuck.is_empty() && !odd && all_go;
     let slot = match able.iter().copied().find(leads_now).filter(|_| reported) {
         Some(slot) => slot,
         None => {
@@ -424,6 +419,27 @@ fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<Me
         }
     };
     Some(MemberSlot(slot as u8))
+}
+
+/// The places, of these, of the members that reach most of the others: whoever coordinates has to reach them all.
+fn reach_most(cuts: &Cuts, seats: &[Option<EpochSeat>], of: Vec<usize>) -> Vec<usize> {
+    if cuts.is_empty() {
+        return of;
+    }
+    let missed = |at: &usize| {
+        let misses = |a: MemberId, b: MemberId| apart(cuts, a.node, b.node);
+        let member = seats[*at].map(|(member, _)| member);
+        let others = seats.iter().flatten();
+        let missed = others.filter(|(other, _)| member.is_some_and(|x| misses(x, *other)));
+        missed.count()
+    };
+    let fewest = of.iter().map(missed).min();
+    let most = |at: &usize| Some(missed(at)) == fewest;
+    of.into_iter().filter(most).collect()
+}
+
+fn is_at(group: &Group, slot: MemberSlot, member: MemberId) -> bool {
+    group.member(slot).is_some_and(|x| x.id == member)
 }
 
 // Moves: the group is open and all its members run.
@@ -578,9 +594,9 @@ impl View<'_> {
             return None;
         };
         shorten(&mut seats, self.width());
-        let coordinator = seats
-            .iter()
-            .position(|s| s.is_some_and(|(_, kept)| kept.is_some()))?;
+        let kept = |s: &usize| seats[*s].is_some_and(|(_, kept)| kept.is_some());
+        let kept = (0..seats.len()).filter(kept).collect();
+        let coordinator = *reach_most(self.cuts, &seats, kept).first()?;
         Some((kind, self.epoch(seats, MemberSlot(coordinator as u8))))
     }
 

@@ -5,6 +5,7 @@ mod empty;
 mod isolated;
 mod losses;
 mod moves;
+mod odd;
 
 use super::*;
 use crate::change::{GroupStep, Outcome, Refusal};
@@ -12,6 +13,7 @@ use crate::scheme::Scheme;
 use crate::testing::*;
 
 /// A cluster in which epochs open and joiners complete as the test lets them.
+#[derive(Clone)]
 struct TestCluster {
     map: ClusterMap,
     planner: Planner,

@@ -7,7 +7,7 @@ use crate::reach::apart;
 /// The time after which a member that does not answer is reported stuck.
 const STUCK_AFTER: Duration = Duration::from_millis(800);
 
-fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
+pub(super) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
     (a.min(b), a.max(b))
 }
 
@@ -20,7 +20,7 @@ fn every_pair_of(nodes: &[NodeId]) -> Cuts {
         .collect()
 }
 
-fn nodes_of(town: &TestCluster, group: u32) -> Vec<NodeId> {
+pub(super) fn nodes_of(town: &TestCluster, group: u32) -> Vec<NodeId> {
     let group = &town.map.groups[&GroupId(group)];
     group.listed().map(|(_, x)| x.id.node).collect()
 }
@@ -47,41 +47,41 @@ fn one_way(town: &TestCluster, nodes: &[NodeId]) -> Cuts {
 
 impl TestCluster {
     /// Lives with cuts for a time. Who leads a group's epoch opens it if it reaches all that are listed, and reports those
-    /// whom it does not reach; `deaf` leads nothing. Returns the epochs, and when each group was last not open.
-    fn live_with(&mut self, cuts: &Cuts, deaf: Option<NodeId>, time: Duration) -> Lived {
+    /// whom it does not reach, as data buckets do of the parity that they need; `deaf` leads nothing. Returns the epochs, and when each
+    /// group was last not open.
+    pub(super) fn live_with(&mut self, cuts: &Cuts, deaf: Option<NodeId>, time: Duration) -> Lived {
         let (began, mut lived) = (self.now, Lived::default());
         let mut since = BTreeMap::new();
         while self.now.since(began) < time {
             self.planner.see_cuts(cuts.clone());
             let mut reports = Vec::new();
             for group in self.map.groups.clone().into_values() {
-                let leads = if group.open {
-                    MemberSlot(0)
-                } else {
-                    group.coordinator
+                let leads = match group.open {
+                    true => 0..group.m,
+                    false => group.coordinator.0..group.coordinator.0 + 1,
                 };
-                let leader = group.member(leads).expect("listed").id.node;
-                let misses = |x: &Member| apart(cuts, leader, x.id.node);
-                let missed = group.listed().filter(|(_, x)| misses(x));
-                let slots: Vec<MemberSlot> = missed.map(|(slot, _)| slot).collect();
                 let state = (group.epoch, group.open);
                 let seen = since.entry(group.id).or_insert((state, self.now));
                 if seen.0 != state {
                     *seen = (state, self.now);
                 }
-                let serves = group.open && slots.is_empty();
-                if deaf == Some(leader) {
-                } else if slots.is_empty() {
+                let leaders = leads.filter_map(|slot| group.member(MemberSlot(slot)));
+                let leaders: Vec<NodeId> = leaders.map(|x| x.id.node).collect();
+                let missed = |leader: &NodeId| missed_by(&group, *leader, cuts);
+                let is_well = leaders.iter().all(|leader| missed(leader).is_empty());
+                let hear = leaders.iter().all(|leader| deaf != Some(*leader));
+                if is_well && hear {
                     self.get_on(&group);
-                } else if self.now.since(seen.1) >= STUCK_AFTER {
-                    reports.push(StuckReport {
+                } else if hear && self.now.since(seen.1) >= STUCK_AFTER {
+                    let miss = leaders.iter().filter(|leader| !missed(leader).is_empty());
+                    reports.extend(miss.map(|leader| StuckReport {
                         group: group.id,
                         epoch: group.epoch,
-                        slots,
-                        reporter: leader,
-                    });
+                        slots: missed(leader),
+                        reporter: *leader,
+                    }));
                 }
-                if !serves {
+                if !(group.open && is_well && leaders.len() == usize::from(group.m)) {
                     lived.stood_until = self.now.since(began);
                 }
             }
@@ -125,11 +125,19 @@ impl TestCluster {
     }
 }
 
+/// The members that a leader does not reach: of an open epoch with m > 1, those of parity.
+fn missed_by(group: &Group, leader: NodeId, cuts: &Cuts) -> Vec<MemberSlot> {
+    let needs = |slot: MemberSlot| !group.open || group.m == 1 || slot.0 >= group.m;
+    let misses = |(slot, x): &(MemberSlot, &Member)| needs(*slot) && apart(cuts, leader, x.id.node);
+    let missed = group.listed().filter(misses);
+    missed.map(|(slot, _)| slot).collect()
+}
+
 /// The events of a time with cuts.
 #[derive(Default, Debug)]
-struct Lived {
-    epochs: Vec<(Duration, NewEpoch)>,
-    stood_until: Duration,
+pub(super) struct Lived {
+    pub(super) epochs: Vec<(Duration, NewEpoch)>,
+    pub(super) stood_until: Duration,
 }
 
 impl Lived {
