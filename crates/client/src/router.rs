@@ -268,13 +268,13 @@ impl<T: Transport> Router<T> {
                     self.go(&turn, &mut avoid, std::mem::take(&mut tried))
                 }
                 TurnStep::Renumber(above, writes) => {
-                    numbers.draw_above(above);
+                    writes.iter().for_each(|of| numbers.draw_above(above, *of));
                     // Each operation under the numbers so far has its answer, or was not done.
                     drop(taken.take());
                     let more = numbers.take(writes.into_iter());
                     let until = self.instant(turn.deadline());
                     taken = tokio::time::timeout_at(until.into(), more).await.ok();
-                    TurnEvent::Numbered(taken.as_ref().and_then(|taken| taken.iter().next()))
+                    TurnEvent::Numbered(taken.as_ref().map(|taken| taken.iter().collect()))
                 }
                 TurnStep::Done(answers) => {
                     let needs_bytes = turn.needs_bytes();

@@ -127,8 +127,8 @@ pub enum TurnEvent {
     Go(Arc<ClusterMap>, Avoid),
     /// The outcome of the batch for this node.
     Answered(NodeId, Result<ServiceAnswers, CallFailure>),
-    /// The first of the numbers asked for; `None` if they cannot be had in time.
-    Numbered(Option<u64>),
+    /// The numbers asked for, one for each write; `None` if they cannot be had in time.
+    Numbered(Option<Vec<u64>>),
 }
 
 /// The next action of a turn's driver.
@@ -142,7 +142,7 @@ pub enum TurnStep {
     Look(Arc<ClusterMap>, Time),
     /// To go on after this time.
     Rest(Duration),
-    /// Numbers above this one for writes that count in these windows, one after another. Those so far are not
+    /// Numbers above this one for writes that count in these windows, one for each. Those so far are not
     /// used any more.
     Renumber(u64, Vec<Windows>),
     /// Nothing: these are the answers. An error means that nothing was sent.
@@ -267,8 +267,8 @@ impl RouterTurn {
                 }
             }
             TurnEvent::Numbered(None) => self.finish(),
-            TurnEvent::Numbered(Some(first)) => {
-                for (mut todo, number) in self.too_low.drain(..).zip(first..) {
+            TurnEvent::Numbered(Some(numbers)) => {
+                for (mut todo, number) in self.too_low.drain(..).zip(numbers) {
                     todo.op.number = number;
                     self.todo.push(todo);
                 }

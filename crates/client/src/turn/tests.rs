@@ -267,7 +267,7 @@ fn forgotten_writes_are_done_under_higher_numbers_but_not_after_later_ones() {
         panic!("{next:?}");
     };
     assert_eq!((above, windows), (500, vec![Windows::of(GroupId(2))]));
-    let next = turn.step(Time::ZERO, TurnEvent::Numbered(Some(501)));
+    let next = turn.step(Time::ZERO, TurnEvent::Numbered(Some(vec![501])));
     assert!(matches!(next, TurnStep::Rest(Duration::ZERO)));
     let batches = sent(turn.step(Time::ZERO, go(&map)));
     assert_eq!(batches[0].request.ops[0].number, 501);
