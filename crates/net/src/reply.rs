@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use staves_model::Revision;
 use staves_wire::encoded::EncodedAnswers;
-use staves_wire::frame::Envelope;
+use staves_wire::frame::{self, Envelope, MESSAGE_BYTES_MAX};
 use staves_wire::{ErrorCode, Kind, Message};
 use tokio::sync::Notify;
 
-use crate::in_flight::InFlight;
+use crate::in_flight::{InFlight, OWN_BYTES};
 use crate::outbox::{NotPut, Outbox};
 
 /// Most requests of one client's connection whose answers cost much, begun and not answered: until they are, nothing more
@@ -207,6 +208,25 @@ impl Reply {
         self.put(answer);
     }
 
+    /// Answers, if the answer is small or has room beside those that wait to be taken; `ahead`: if those have not overrun their room. Else
+    /// the reply comes back, with the bytes that there is to be room for; nothing of the answer is kept.
+    pub fn send_if_room(mut self, answer: &Message, ahead: bool) -> Result<(), (Reply, usize)> {
+        let mut encoded = BytesMut::new();
+        frame::encode(self.envelope(), answer, &mut encoded);
+        let bytes = encoded.len();
+        let wanted = if ahead { 0 } else { bytes };
+        if bytes > OWN_BYTES && !self.may_queue(wanted) {
+            return Err((self, wanted));
+        }
+        if bytes > MESSAGE_BYTES_MAX {
+            self.send(answer);
+        } else {
+            self.answered = true;
+            self.outbox.put_frame(&encoded);
+        }
+        Ok(())
+    }
+
     /// Answers with what is encoded by now.
     pub fn send_encoded(mut self, answers: EncodedAnswers, revision: Revision) {
         self.answered = true;
@@ -235,9 +255,7 @@ impl Reply {
         );
         self.answered = true;
         let envelope = self.envelope();
-        let put = self
-            .outbox
-            .put(envelope, answer, staves_wire::frame::MESSAGE_BYTES_MAX);
+        let put = self.outbox.put(envelope, answer, MESSAGE_BYTES_MAX);
         if let Err(NotPut::TooLarge(bytes)) = put {
             // What was asked for has been done by now: "too large" would say that it was not.
             let text = format!(
@@ -260,5 +278,62 @@ impl Drop for Reply {
             self.put(&Message::error(ErrorCode::Internal, text));
         }
         self.owed.remove(self.bytes, self.costly, self.counted);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use bytes::Bytes;
+    use staves_wire::admin::StatusAnswer;
+
+    use super::*;
+
+    /// Replies of one connection each.
+    fn reply(in_flight: &Arc<InFlight>, is_client: bool) -> Reply {
+        let outbox = Outbox::among(in_flight.queued.clone(), usize::MAX, None);
+        let owed = Owed::new(is_client.then(|| in_flight.clone()));
+        Reply::new(Arc::new(outbox), Arc::new(owed), 1, "status", 0, None)
+    }
+
+    fn status(bytes: usize) -> Message {
+        Message::StatusAnswer(StatusAnswer {
+            json: Bytes::from(vec![b' '; bytes]),
+        })
+    }
+
+    /// Regression: only maps waited for room, and four statuses of each of 400 connections took 750 MB.
+    #[test]
+    fn large_answers_have_room_beside_those_that_nobody_has_taken_or_come_back() {
+        let in_flight = InFlight::new(1 << 20);
+        let queued = || in_flight.queued.load(Ordering::Relaxed);
+        let mut untaken = Vec::new();
+        let refused = loop {
+            let reply = reply(&in_flight, true);
+            untaken.push(reply.outbox.clone());
+            if let Err(refused) = reply.send_if_room(&status(100_000), false) {
+                break refused;
+            }
+        };
+        let full = queued();
+        assert!(full > 1 << 20 && full <= (1 << 20) + (1 << 18), "{full}");
+        let small = reply(&in_flight, true).send_if_room(&status(4000), false);
+        assert!(small.is_ok(), "small ones go at once");
+        let node = reply(&in_flight, false).send_if_room(&status(100_000), false);
+        assert!(node.is_ok(), "nodes have bounds of their own");
+        let (back, bytes) = refused;
+        assert!((100_000..100_100).contains(&bytes) && !back.may_queue(bytes));
+        // One that goes ahead of the others, and no more.
+        let ahead = || reply(&in_flight, true);
+        let tool = ahead();
+        untaken.push(tool.outbox.clone());
+        assert!(tool.send_if_room(&status(100_000), true).is_ok());
+        assert!(ahead().send_if_room(&status(100_000), true).is_err());
+        drop(untaken);
+        assert!(back.may_queue(bytes));
+        let outbox = back.outbox.clone();
+        assert!(back.send_if_room(&status(100_000), false).is_ok());
+        assert_eq!(outbox.queued_bytes(), bytes);
     }
 }

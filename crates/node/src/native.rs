@@ -5,10 +5,12 @@
 
 pub(crate) mod batch;
 mod cost;
+mod costly;
 mod files;
 mod group;
 pub(crate) mod maps;
 mod numbers;
+mod room;
 mod sides;
 
 use std::sync::Arc;
@@ -19,18 +21,17 @@ use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::policy::{self, StopUnjudged};
 use staves_model::{Change, NodeId, ServiceId};
 use staves_net::{Handler, NetError, PeerInfo, Reply};
-use staves_wire::admin::{NodeTarget, StatusAnswer};
+use staves_wire::admin::NodeTarget;
 use staves_wire::directory::{Propose, Proposed, RaftAnswer, Report};
 use staves_wire::group::GroupEnvelope;
 use staves_wire::hello::{Hello, Role};
-use staves_wire::service::{PoolRef, ServiceRequest};
+use staves_wire::service::ServiceRequest;
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Handle;
 
 use self::batch::Asker;
 use self::cost::RequestCost;
 use crate::entry::Entry;
-use crate::gate::CostlyTurn;
 use crate::running::Running;
 
 /// The deadline of a request that has none.
@@ -93,23 +94,8 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: 
         }
         RequestCost::Much => {
             reply.mark_costly();
-            let (running, role) = (running.clone(), peer.hello.role);
-            tokio::spawn(async move {
-                let turn = running
-                    .gates
-                    .of(role)
-                    .enter(time_left(&reply).min(PATIENCE));
-                // Whoever closes its connection has nothing worked off behind it.
-                let turn = tokio::select! {
-                    biased;
-                    () = reply.gone() => return,
-                    turn = turn => turn,
-                };
-                match turn {
-                    Ok(mut turn) => in_turn(&running, role, request, (&mut turn, reply)).await,
-                    Err(refusal) => reply.error(ErrorCode::Busy, refusal.to_string()),
-                }
-            });
+            let work = costly::work(running.clone(), peer.hello.role, request, reply);
+            tokio::spawn(work);
         }
     }
 }
@@ -127,7 +113,7 @@ fn at_once(running: &Arc<Running>, role: Role, request: Message, mut reply: Repl
         Message::FileRead(ask) => files::read(running, ask, reply),
         Message::FileFetch(ask) => files::fetch(running, ask, reply),
         Message::FilePut(ask) => files::put(running, ask, reply),
-        Message::GetMap(ask) => maps::get(running, ask, reply),
+        Message::GetMap(ask) => maps::get(running, role, ask, reply),
         // Passed on to the directory's leader (row D5).
         Message::Report(Report { seen, .. }) => {
             seen.into_iter().for_each(|e| running.witness.heard(e));
@@ -145,39 +131,6 @@ fn apart(running: &Arc<Running>, request: Message, reply: Reply) {
         Message::NodeStopForced(target) => node_stop(running, target, true, reply),
         Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
         Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
-        other => unasked(&other, reply),
-    }
-}
-
-/// Of [`RequestCost::Much`].
-async fn in_turn(
-    running: &Arc<Running>,
-    role: Role,
-    request: Message,
-    (turn, reply): (&mut CostlyTurn, Reply),
-) {
-    match request {
-        Message::FileKeys(ask) => files::keys(running, &ask, reply),
-        Message::FileChanges(ask) => files::changes(running, ask, reply),
-        Message::FileCheck(ask) => files::check(running, ask, reply).await,
-        Message::FileUse(told) => files::used(running, told, reply),
-        Message::FileAway(told) => files::away(running, told, reply),
-        Message::CacheStats(stats) => cache_stats(running, &stats.pool, reply),
-        Message::Status => {
-            let json = Bytes::from(running.status_json());
-            reply.send(&Message::StatusAnswer(StatusAnswer { json }));
-        }
-        Message::GroupState(target) => group::state(&running.host, target, reply),
-        Message::GroupSums(ask) => group::sums(&running.host, ask, turn, reply).await,
-        Message::GroupMend(_) if role == Role::Client => {
-            reply.error(
-                ErrorCode::Denied,
-                "clients do not mend pages: 'staves scrub' does",
-            );
-        }
-        Message::GroupMend(ask) => group::mend(&running.host, &ask, reply),
-        Message::KeyRange(target) => maps::key_range(running, target, reply),
-        Message::Propose(proposal) => propose(running, role, proposal, reply),
         other => unasked(&other, reply),
     }
 }
@@ -212,18 +165,6 @@ fn time_left(reply: &Reply) -> Duration {
     let now = Instant::now();
     let left = reply.deadline().map(|d| d.saturating_duration_since(now));
     left.unwrap_or(PATIENCE).min(Duration::from_secs(60))
-}
-
-fn cache_stats(running: &Running, pool: &PoolRef, reply: Reply) {
-    match running.host.routes().pool(ServiceId::CACHE, pool) {
-        Some(pool) => reply.send(&Message::CacheStatsAnswer(
-            running.host.cache_stats(pool.id),
-        )),
-        None => {
-            let text = batch::no_pool(&running.host.routes().map, ServiceId::CACHE, pool);
-            reply.error(ErrorCode::NotFound, text);
-        }
-    }
 }
 
 fn node_stop(running: &Arc<Running>, target: NodeTarget, force: bool, reply: Reply) {

@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_net::Reply;
-use staves_wire::files::{
-    FileAway, FileChanges, FileCheck, FileFetch, FileKeys, FileLost, FilePut, FileRead, FileUse,
-};
+use staves_wire::files::{FileAway, FileCheck, FileFetch, FileLost, FilePut, FileRead, FileUse};
 use staves_wire::{ErrorPacket, Message};
 
 use super::time_left;
@@ -62,15 +60,6 @@ pub(super) fn fetch(running: &Arc<Running>, ask: FileFetch, reply: Reply) {
 
 pub(super) fn put(running: &Running, ask: FilePut, reply: Reply) {
     answer(reply, running.files.put(ask).map(|()| Message::Done));
-}
-
-pub(super) fn keys(running: &Running, ask: &FileKeys, reply: Reply) {
-    answer(reply, running.files.keys(ask).map(Message::FileKeysAnswer));
-}
-
-pub(super) fn changes(running: &Running, ask: FileChanges, reply: Reply) {
-    let changes = running.files.changes(ask);
-    answer(reply, changes.map(Message::FileChangesAnswer));
 }
 
 pub(super) fn lost(running: &Arc<Running>, ask: FileLost, reply: Reply) {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use staves_model::{DiskId, GroupId, MemberSlot};
 use staves_net::Reply;
 use staves_wire::admin::{GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget};
-use staves_wire::{ErrorCode, Message};
+use staves_wire::{ErrorCode, ErrorPacket, Message};
 
 use crate::gate::CostlyTurn;
 use crate::group_state::GroupState;
@@ -18,7 +18,7 @@ const PAGES_MAX: u32 = 1024;
 /// Pages that are summed under one lock.
 const AT_ONCE: u32 = 32;
 
-pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
+pub(super) fn state(host: &Host, target: GroupTarget) -> Result<Message, ErrorPacket> {
     let routes = host.routes();
     let states = routes.cells_of(target.group).map(|cell| {
         let state = cell.lock();
@@ -27,13 +27,13 @@ pub(super) fn state(host: &Host, target: GroupTarget, reply: Reply) {
         GroupState::of(target.group, life, now, member, state.waiting())
     });
     let Some(state) = GroupState::joined(states) else {
-        return reply.error(ErrorCode::NotFound, no_group(target));
+        return Err(ErrorPacket::new(ErrorCode::NotFound, no_group(target)));
     };
     match serde_json::to_vec(&state) {
-        Ok(json) => reply.send(&Message::GroupStateAnswer(GroupStateAnswer {
+        Ok(json) => Ok(Message::GroupStateAnswer(GroupStateAnswer {
             json: Bytes::from(json),
         })),
-        Err(error) => reply.error(ErrorCode::Internal, error.to_string()),
+        Err(error) => Err(ErrorPacket::new(ErrorCode::Internal, error.to_string())),
     }
 }
 
@@ -50,29 +50,36 @@ fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell
         .cloned()
 }
 
-/// Gives the sums of the pages of one of its members, of those that are here.
-pub(super) async fn sums(host: &Host, ask: GroupSums, turn: &mut CostlyTurn, reply: Reply) {
+/// Gives the sums of the pages of one of its members, of those that are here, as far as they are there when the asker leaves.
+pub(super) async fn sums(
+    host: &Host,
+    ask: GroupSums,
+    turn: &mut CostlyTurn,
+    reply: &Reply,
+) -> Result<Message, ErrorPacket> {
     let target = GroupTarget { group: ask.group };
     let Some(cell) = cell_at(&host.routes(), ask.group, ask.slot) else {
-        return reply.error(ErrorCode::NotFound, no_group(target));
+        return Err(ErrorPacket::new(ErrorCode::NotFound, no_group(target)));
     };
     let end = ask.page.saturating_add(ask.count.min(PAGES_MAX));
-    let mut answer: Option<GroupSumsAnswer> = None;
+    let mut sums: Option<GroupSumsAnswer> = None;
     let mut page = ask.page;
     loop {
-        let Some(until) = some_sums(&cell, page..end, &mut answer) else {
-            return reply.error(ErrorCode::NotServing, no_member(host, ask.group));
+        let some = some_sums(&cell, page..end, &mut sums);
+        let (Some(until), Some(sums)) = (some, &sums) else {
+            let text = no_member(host, ask.group);
+            return Err(ErrorPacket::new(ErrorCode::NotServing, text));
         };
         page = until;
-        let end = answer.as_ref().map_or(0, |answer| end.min(answer.end));
-        if page >= end || reply.is_gone() {
+        if page >= end.min(sums.end) || reply.is_gone() {
             break;
         }
         turn.rest().await;
     }
-    if let Some(answer) = answer {
-        reply.send(&Message::GroupSumsAnswer(answer));
-    }
+    sums.map(Message::GroupSumsAnswer).ok_or_else(|| {
+        let text = no_member(host, ask.group);
+        ErrorPacket::new(ErrorCode::NotServing, text)
+    })
 }
 
 /// The sums of a few pages, not of all under one lock: others want the bucket. Where to go on; `None` if it is no member,

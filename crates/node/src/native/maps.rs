@@ -1,29 +1,25 @@
 //! The cluster's map for those who ask for it, and what it says of a node.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use staves_model::{ClusterMap, MemberId, Revision};
 use staves_net::Reply;
 use staves_wire::admin::{KeyRangeAnswer, KeySpan, NodeTarget};
 use staves_wire::directory::{GetMap, MapAnswer};
-use staves_wire::{ErrorCode, Message};
+use staves_wire::hello::Role;
+use staves_wire::{ErrorCode, ErrorPacket, Message};
 use tokio::sync::watch;
 
+use super::room::{NO_ROOM, RoomWait, goes_ahead};
 use super::time_left;
-
 use crate::gate::WaitingPlaces;
 use crate::running::Running;
 
-/// Longest that room for a map is waited for, and the time between two looks.
-const ROOM_WAIT: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
-const NO_ROOM: &str =
-    "the memory for answers is taken by those that other connections have not taken yet; ask again";
 /// Longest that a newer map is waited for.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// Most requests at a time that wait for a newer map; others are told at once that there is none.
+/// Most requests at a time that wait for a newer map, or with a large answer for room; others are told at once that there is none.
 const WAITING_MAX: usize = 1024;
 /// Most of one connection: fewer than would keep it from being read, so that its end is noticed.
 const OF_ONE_MAX: u32 = 2;
@@ -33,7 +29,7 @@ const OF_ONE_MAX: u32 = 2;
 pub(crate) struct MapAnswers {
     /// The newest one that somebody asked for: to encode it costs more than to send it.
     encoded: Mutex<Option<MapAnswer>>,
-    waiting: WaitingPlaces,
+    pub(super) waiting: WaitingPlaces,
 }
 
 impl Default for MapAnswers {
@@ -60,20 +56,21 @@ impl MapAnswers {
     }
 }
 
-pub(super) fn get(running: &Arc<Running>, ask: GetMap, mut reply: Reply) {
+pub(super) fn get(running: &Arc<Running>, role: Role, ask: GetMap, mut reply: Reply) {
+    let ahead = goes_ahead(role);
     let map = running.directory.map();
     let now = map.borrow().clone();
     let waits = now.revision <= ask.known && ask.wait_ms > 0;
     if !waits || reply.mark_costly() > OF_ONE_MAX {
         let answer = running.maps.answer(&now, ask.known);
-        if reply.may_queue(bytes_of(&answer)) {
+        if reply.may_queue(bytes_of(&answer, ahead)) {
             return reply.send(&Message::MapAnswer(answer));
         }
         reply.mark_costly();
     }
     let running = running.clone();
     tokio::spawn(async move {
-        let Some(_place) = running.maps.waiting.take() else {
+        let Some(place) = running.maps.waiting.take() else {
             return match waits {
                 true => reply.send(&Message::MapAnswer(MapAnswer::new(&now, now.revision))),
                 false => reply.error(ErrorCode::Busy, NO_ROOM),
@@ -86,7 +83,8 @@ pub(super) fn get(running: &Arc<Running>, ask: GetMap, mut reply: Reply) {
                 () = wait_for_newer(map, &ask, time_left(&reply)) => {}
             }
         }
-        send(&running, ask.known, reply).await;
+        let wait = RoomWait::at(place, &reply);
+        send(&running, (ask.known, ahead), reply, &wait).await;
     });
 }
 
@@ -98,34 +96,33 @@ async fn wait_for_newer(mut map: watch::Receiver<Arc<ClusterMap>>, ask: &GetMap,
     let _ = tokio::time::timeout(wait, newer).await;
 }
 
-/// Sends the newest map once there is room for it beside the answers that nobody has taken yet: it may be as large as thousands of values.
-async fn send(running: &Running, known: Revision, reply: Reply) {
-    let until = Instant::now() + time_left(&reply).min(ROOM_WAIT);
+/// Sends the newest map once there is room for it.
+async fn send(running: &Running, (known, ahead): (Revision, bool), reply: Reply, wait: &RoomWait) {
     loop {
         let newest = running.directory.map().borrow().clone();
         let answer = running.maps.answer(&newest, known);
-        if reply.may_queue(bytes_of(&answer)) {
+        let bytes = bytes_of(&answer, ahead);
+        if reply.may_queue(bytes) {
             return reply.send(&Message::MapAnswer(answer));
         }
-        if Instant::now() >= until || reply.is_gone() {
+        if !wait.room(&reply, bytes).await {
             return reply.error(ErrorCode::Busy, NO_ROOM);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-fn bytes_of(answer: &MapAnswer) -> usize {
-    answer.map.as_ref().map_or(0, |map| map.len())
+/// The bytes that there is to be room for.
+fn bytes_of(answer: &MapAnswer, ahead: bool) -> usize {
+    let map = answer.map.as_ref().filter(|_| !ahead);
+    map.map_or(0, |map| map.len())
 }
 
-/// Sends the keys that a node holds, by the map (row X5).
-pub(super) fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
+/// The keys that a node holds, by the map (row X5).
+pub(super) fn key_range(running: &Running, target: NodeTarget) -> Result<Message, ErrorPacket> {
     let map = running.directory.map().borrow().clone();
     let Some(node) = map.nodes.get(&target.node) else {
-        return reply.error(
-            ErrorCode::NotFound,
-            format!("there is no node {}", target.node),
-        );
+        let text = format!("there is no node {}", target.node);
+        return Err(ErrorPacket::new(ErrorCode::NotFound, text));
     };
     let slots = usize::from(staves_model::HASH_SLOTS);
     let mut spans: Vec<KeySpan> = Vec::new();
@@ -156,9 +153,9 @@ pub(super) fn key_range(running: &Running, target: NodeTarget, reply: Reply) {
             }
         }
     }
-    reply.send(&Message::KeyRangeAnswer(KeyRangeAnswer {
+    Ok(Message::KeyRangeAnswer(KeyRangeAnswer {
         node: node.id,
         incarnation: node.incarnation,
         spans,
-    }));
+    }))
 }
