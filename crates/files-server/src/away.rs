@@ -1,5 +1,6 @@
 //! Sources that give no answer: the node's own experience, and what mounts report.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +9,12 @@ use tokio::task::JoinSet;
 
 use super::Files;
 use crate::facts::AwayFacts;
+use crate::uses::make_plain;
 
 /// The pause between two questions to a source that is away.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Most that a node tells of.
+const AWAY_MAX: usize = 32;
 
 /// Asks sources that are away for a sign of life: a node may have no other reason to ask.
 pub(super) async fn run(files: Arc<Files>) {
@@ -29,9 +33,14 @@ pub(super) async fn run(files: Arc<Files>) {
 }
 
 impl Files {
-    /// The datasets whose source gives this node, or a mount that reports to it, no answer. A source that this node never
-    /// reached is none of them: mounts read it themselves.
+    /// The datasets whose source gives this node, or a mount that reports to it, no answer: those that are to be told of, if there are
+    /// many.
     pub fn away(&self) -> Vec<AwayFacts> {
+        foremost(self.all_away())
+    }
+
+    /// All of them. A source that this node never reached is none of them: mounts read it themselves.
+    fn all_away(&self) -> Vec<AwayFacts> {
         let map = self.map();
         let mut away = self.uses.away();
         away.retain(|one| map.dataset(&one.dataset).is_some());
@@ -39,13 +48,15 @@ impl Files {
             let Some(outage) = source.outage().filter(|outage| outage.was_reached) else {
                 continue;
             };
+            let mut why = outage.why;
+            make_plain(&mut why);
             let pools = map.pools.values().filter_map(|pool| pool.holdings());
             let datasets = pools.flat_map(|holdings| &holdings.datasets);
             away.extend(datasets.filter(|d| d.source == address).map(|d| AwayFacts {
                 dataset: d.name.clone(),
                 by: String::new(),
                 for_ms: outage.since.elapsed().as_millis() as u64,
-                why: outage.why.clone(),
+                why: why.clone(),
             }));
         }
         away
@@ -53,7 +64,7 @@ impl Files {
 
     /// For each dataset, for how many seconds its source has been away; 0 if it is not.
     pub fn away_seconds(&self) -> Vec<(String, u64)> {
-        let (map, away) = (self.map(), self.away());
+        let (map, away) = (self.map(), self.all_away());
         let pools = map.pools.values().filter_map(|pool| pool.holdings());
         let datasets = pools.flat_map(|holdings| &holdings.datasets);
         let seconds = datasets.map(|dataset| {
@@ -72,5 +83,32 @@ impl Files {
             .iter()
             .map(|(text, source)| (text.clone(), source.clone()));
         both.collect()
+    }
+}
+
+/// A node's own experience, then what mounts report, the longest outages first: so many that a crowd of mounts does not fill the status.
+fn foremost(mut away: Vec<AwayFacts>) -> Vec<AwayFacts> {
+    away.sort_by_key(|one| (!one.by.is_empty(), Reverse(one.for_ms)));
+    away.truncate(AWAY_MAX);
+    away
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_outages_the_node_s_own_and_the_longest_are_told() {
+        let one = |by: &str, for_ms| AwayFacts {
+            by: by.to_owned(),
+            for_ms,
+            ..AwayFacts::default()
+        };
+        let mut all: Vec<AwayFacts> = (0..1000).map(|ms| one("lab1:/mnt", ms)).collect();
+        all.push(one("", 5));
+        let told = foremost(all);
+        let of_mounts = (0..1000).rev().map(|ms| one("lab1:/mnt", ms));
+        let want: Vec<AwayFacts> = std::iter::once(one("", 5)).chain(of_mounts).collect();
+        assert_eq!(told, want[..AWAY_MAX]);
     }
 }

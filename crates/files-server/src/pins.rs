@@ -130,7 +130,11 @@ impl PinPass {
                     stretch,
                     until: Instant::now() + rest,
                     rest,
-                    why: why.chars().take(WHY_MAX).collect(),
+                    why: why
+                        .chars()
+                        .filter(|c| !c.is_control())
+                        .take(WHY_MAX)
+                        .collect(),
                 };
                 self.stuck.insert(id, stuck);
             }

@@ -12,8 +12,16 @@ use crate::facts::{AwayFacts, UseFacts};
 const SILENT_MAX: Duration = Duration::from_secs(20);
 /// Most that are remembered.
 const USES_MAX: usize = 256;
-/// Longest text that is kept of each kind, in bytes; what is longer is cut.
-const TEXT_BYTES_MAX: usize = 512;
+/// Longest text that is kept of each kind, in bytes; what is longer is cut. Every dataset's name fits.
+const TEXT_BYTES_MAX: usize = 256;
+
+/// Makes somebody's words fit to be kept and shown: they go to people's terminals, which control characters command.
+pub(crate) fn make_plain(text: &mut String) {
+    text.retain(|c| !c.is_control());
+    cut_text(text, TEXT_BYTES_MAX);
+    // A text that was cut has the memory of all of it.
+    text.shrink_to_fit();
+}
 
 /// The mounts that reported recently.
 #[derive(Default)]
@@ -33,7 +41,7 @@ impl Uses {
         [&mut dataset, &mut by]
             .into_iter()
             .chain(why)
-            .for_each(|text| cut_text(text, TEXT_BYTES_MAX));
+            .for_each(make_plain);
         let mut all = self.0.lock();
         all.retain(|_, last| last.at.elapsed() < SILENT_MAX);
         let one = UseFacts { dataset, by };
@@ -103,6 +111,28 @@ mod tests {
         assert_eq!(uses.away()[0].for_ms, u64::MAX);
         told(None);
         assert_eq!(uses.away(), []);
+    }
+
+    /// Regression: each was six bytes of the status, and a command to the terminal that showed it.
+    #[test]
+    fn control_characters_are_let_go() {
+        let uses = Uses::default();
+        let red = |text: &str| format!("\u{1b}[31m{text}\r\n\u{9b}");
+        let hour = Duration::from_secs(3600);
+        uses.told(red("genomes"), red("lab1:/mnt"), Some((hour, red("gone"))));
+        let [away] = &uses.away()[..] else {
+            panic!("one source is away")
+        };
+        let shown = [&away.dataset, &away.by, &away.why];
+        assert_eq!(shown, ["[31mgenomes", "[31mlab1:/mnt", "[31mgone"]);
+    }
+
+    /// Regression: each report kept three texts of 64 KiB, however little was to be seen of them.
+    #[test]
+    fn a_text_that_is_cut_takes_no_more_memory_than_it_has_bytes() {
+        let mut text = "x".repeat(1 << 20);
+        make_plain(&mut text);
+        assert!(text.capacity() <= 2 * TEXT_BYTES_MAX);
     }
 
     #[test]
