@@ -6,7 +6,8 @@
 //! Prometheus's text, `/api/v1/status` the cluster's state as JSON.
 //!
 //! A connection carries one request, which has little time to come and to be answered, and there are few of them at a time:
-//! nobody who says nothing keeps a descriptor, or keeps out who asks something ([`Newcomers`]). It answers to this node's own names only ([`HostNames`]).
+//! nobody who says nothing keeps a descriptor, or keeps out who asks something ([`Newcomers`]), nor do those who ask for much keep out
+//! who only looks whether the node lives. It answers to this node's own names only ([`HostNames`]).
 
 mod names;
 
@@ -35,6 +36,10 @@ pub(crate) use names::HostNames;
 
 type Shared = Arc<Entry>;
 
+const LIVEZ: &str = "/livez";
+const READYZ: &str = "/readyz";
+const STATUS: &str = "/api/v1/status";
+
 /// The time that a request may take to come, and with its answer.
 const HEADER: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_secs(30);
@@ -48,14 +53,45 @@ const CONNECTIONS_MAX: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The answer to a request that there is no room for.
-const FULL: &str = "too many requests at this door: come back shortly\n";
+const FULL: &str = "too many such requests at this door: come back shortly\n";
+
+/// The places for requests that are answered, until their connections end. Each kind has its own.
+struct DoorPlaces {
+    /// `/livez` and `/readyz`: a few bytes, said at once.
+    signs: Arc<Semaphore>,
+    /// `/api/v1/status`: it waits for its turn.
+    status: Arc<Semaphore>,
+    others: Arc<Semaphore>,
+}
+
+impl DoorPlaces {
+    fn new(max: usize) -> DoorPlaces {
+        let part = (max / 4).max(1);
+        let rest = max.saturating_sub(2 * part).max(1);
+        let of = |count| Arc::new(Semaphore::new(count));
+        DoorPlaces {
+            signs: of(part),
+            status: of(part),
+            others: of(rest),
+        }
+    }
+
+    /// A place for a request, if there is one.
+    fn take(&self, path: &str) -> Option<OwnedSemaphorePermit> {
+        let kind = match path {
+            LIVEZ | READYZ => &self.signs,
+            STATUS => &self.status,
+            _ => &self.others,
+        };
+        kind.clone().try_acquire_owned().ok()
+    }
+}
 
 /// The checks that a request must pass.
 struct Doorway {
     names: Arc<HostNames>,
     newcomer: Newcomer,
-    /// For requests that are answered, until their connections end.
-    room: Arc<Semaphore>,
+    places: Arc<DoorPlaces>,
     place: OnceLock<OwnedSemaphorePermit>,
     /// The answer is there.
     answered: Notify,
@@ -64,17 +100,17 @@ struct Doorway {
 /// Serves the door until the task is aborted.
 pub(crate) fn serve(listener: TcpListener, names: HostNames, running: Shared) -> JoinHandle<()> {
     let app = Router::new()
-        .route("/livez", get(|| async { "ok\n" }))
-        .route("/readyz", get(readyz))
+        .route(LIVEZ, get(|| async { "ok\n" }))
+        .route(READYZ, get(readyz))
         .route("/metrics", get(metrics_text))
-        .route("/api/v1/status", get(status))
+        .route(STATUS, get(status))
         .with_state(running);
     tokio::spawn(accept(listener, app, Arc::new(names)))
 }
 
 async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
     let max = CONNECTIONS_MAX.min(Descriptors::of_process().share(8));
-    let room = Arc::new(Semaphore::new(max));
+    let places = Arc::new(DoorPlaces::new(max));
     let mut newcomers = Newcomers::new(max);
     let (refused, not_accepted) = (Refusals::default(), Refusals::default());
     let mut connections = JoinSet::new();
@@ -94,7 +130,7 @@ async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
                 let door = Arc::new(Doorway {
                     names: names.clone(),
                     newcomer,
-                    room: room.clone(),
+                    places: places.clone(),
                     place: OnceLock::new(),
                     answered: Notify::new(),
                 });
@@ -117,6 +153,8 @@ async fn accept(listener: TcpListener, app: Router, names: Arc<HostNames>) {
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
+        // Whoever has come with its request is heard before others come: it is no silent one.
+        tokio::task::yield_now().await;
     }
 }
 
@@ -146,7 +184,7 @@ async fn converse(socket: TcpStream, app: Router, door: Arc<Doorway>) {
 async fn let_in(door: Arc<Doorway>, local: IpAddr, request: Request, next: Next) -> Response {
     // If its place went to another just now, its connection ends at once.
     door.newcomer.has_spoken();
-    let Ok(place) = door.room.clone().try_acquire_owned() else {
+    let Some(place) = door.places.take(request.uri().path()) else {
         return (StatusCode::SERVICE_UNAVAILABLE, FULL).into_response();
     };
     // A connection carries one request: it has none yet.
@@ -204,4 +242,30 @@ async fn status(State(running): State<Shared>) -> Response {
 fn joining(entry: &Entry) -> (StatusCode, String) {
     let text = format!("{}\n", entry.not_yet());
     (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: seventy readers of the status kept `/livez` at 503.
+    #[test]
+    fn no_kind_of_request_takes_the_places_of_another() {
+        let kinds = [(LIVEZ, 16), (STATUS, 16), ("/metrics", 32)];
+        let places = DoorPlaces::new(64);
+        let mut taken = Vec::new();
+        for (path, count) in kinds {
+            let all = std::iter::from_fn(|| places.take(path));
+            let before = taken.len();
+            taken.extend(all);
+            assert_eq!(taken.len() - before, count, "{path}");
+        }
+        assert!(places.take(READYZ).is_none(), "those of /livez");
+        drop(taken);
+        assert!(places.take(READYZ).is_some());
+        // However few there are, each has one.
+        let few = DoorPlaces::new(1);
+        let taken: Vec<_> = kinds.map(|(path, _)| few.take(path)).into();
+        assert!(taken.iter().all(Option::is_some));
+    }
 }

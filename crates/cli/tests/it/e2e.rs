@@ -33,6 +33,7 @@ mod scrub;
 mod secrets;
 mod shed;
 mod small;
+mod states;
 mod unread;
 mod written;
 
