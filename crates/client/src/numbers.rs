@@ -300,7 +300,7 @@ mod tests {
 
     /// Regression: one bucket that somebody had told of the highest number there may be had all others refuse what was drawn above it.
     #[test]
-    fn a_mark_lifts_the_numbers_of_its_own_buckets_alone() {
+    fn a_mark_that_no_clock_explains_counts_in_its_own_window() {
         let numbers = Numbers::new(ClientId(1), 10);
         numbers.draw_above(1 << 61, Windows::of(GroupId(7)));
         let writes = [7, 3, 7, 3].map(|group| Windows::of(GroupId(group)));

@@ -17,6 +17,9 @@ use crate::state::{Ctx, Effects, stood_still};
 use crate::stream::CUT_MAX;
 use crate::table::{PAGES_MAX, sound_deltas, touched};
 
+/// A pause doubles so often, at most: to half a second.
+const REPEAT_DOUBLINGS: u32 = 3;
+
 struct Sealed {
     streams: Vec<SealedStream>,
     reserved_extents: u32,
@@ -41,6 +44,8 @@ pub(crate) struct Coordination {
     ticked_at: Time,
     /// The time at which seals or syncs were last sent; `None`: something has changed since.
     sent_at: Option<Time>,
+    /// The number of times that the same was sent again.
+    repeats: u32,
 }
 
 impl Coordination {
@@ -54,19 +59,21 @@ impl Coordination {
             since: now,
             ticked_at: now,
             sent_at: None,
+            repeats: 0,
         }
     }
 
-    // Seals are answered with whole logs, and syncs carry them: said again only after a time, or when
-    // there is something new to say.
+    // Seals are answered with whole logs and request tables, and syncs carry them: said again only after a time, which grows, or
+    // when there is something new to say. Nodes that change many groups at a time would else work off the same again and again.
     fn is_due(&mut self, ctx: &Ctx<'_>) -> bool {
-        let due = self
-            .sent_at
-            .is_none_or(|at| ctx.now.since(at) >= ctx.options.resend_after);
-        if due {
-            self.sent_at = Some(ctx.now);
-        }
-        due
+        let pause = ctx.options.resend_after * (1 << self.repeats.min(REPEAT_DOUBLINGS));
+        let repeats = match self.sent_at {
+            None => 0,
+            Some(at) if ctx.now.since(at) >= pause => self.repeats + 1,
+            Some(_) => return false,
+        };
+        (self.sent_at, self.repeats) = (Some(ctx.now), repeats);
+        true
     }
 
     pub fn epoch(&self) -> Epoch {

@@ -38,7 +38,7 @@
 //! **Invariants.** I1 to I12 of docs/reference/group-protocol.md, which has the rules, too. Where a line here keeps one, it says so; the
 //! simulator checks all of them at every step, and finds every planted bug (`staves_model::mutant`).
 //!
-//! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `table`: its
+//! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `remembered`, `table`: its
 //! state; `peer`, `reservation`: what a data bucket knows of the others; `slowness`: how late nodes answer; `node_logs`: the bound of all logs of a node. `update`: rules 1 to 6; `rest`: rule 19; `sums`: deltas with
 //! m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`, `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `code`: the way to `staves-erasure`.
 //!
@@ -55,6 +55,7 @@ mod node_logs;
 mod page_requests;
 mod page_source;
 mod peer;
+mod remembered;
 mod requests;
 mod reservation;
 mod rest;
@@ -75,6 +76,7 @@ pub use staves_model::{DirectoryCall, GroupStep};
 pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
 pub use node_logs::NodeLogs;
+pub use remembered::{bound_request_tables, request_table_bytes};
 pub use requests::{CLIENTS_MAX, NUMBER_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};
 pub use scrub::{Finding, Sums};
 pub use slowness::Slowness;

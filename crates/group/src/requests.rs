@@ -1,7 +1,8 @@
 //! The table of client requests (GROUP rule 18): part of the stream, filled in prefix order, bounded.
 //!
 //! A table is a function of the deltas up to a prefix and of nothing else, so every member that holds
-//! the same prefix holds the same table. What it forgets, it forgets by that rule too.
+//! the same prefix holds the same table. What it forgets, it forgets by that rule too, but where the tables of a node
+//! together have reached their [bound](crate::remembered).
 //!
 //! **What is forgotten is never done again (I9).** A client's numbers grow, and they are drawn from a
 //! clock: a later client's lie above an earlier one's. So one number is enough to say what was
@@ -10,16 +11,27 @@
 //! not known; whoever asks with a higher one never was. That is safe whatever the clocks say; a clock
 //! that is behind only makes its client be refused until it has drawn a higher number.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use staves_model::{ClientId, mutant::Mutant, mutant::planted};
 use staves_wire::group::{Delta, DoneRequest, RequestId};
 
+use crate::remembered::RememberedBytes;
+
 /// Clients that one bucket remembers.
 pub const CLIENTS_MAX: usize = 1024;
 /// Requests of one client that one bucket remembers. A client keeps fewer than this unanswered.
 pub const REQUESTS_PER_CLIENT_MAX: usize = 4096;
+
+/// Requests of all clients that one bucket remembers: a takeover carries them all. Whoever has most of them loses its oldest first.
+pub const REQUESTS_MAX: usize = REQUESTS_PER_CLIENT_MAX;
+
+/// Bytes that a request takes in the table beside its answer.
+const REQUEST_BYTES: usize = 128;
+/// The part of a client's requests that goes at once where there are too many: to look for the client takes time.
+const FORGOTTEN_AT_ONCE: usize = 8;
 
 /// Bytes of answers that one bucket remembers. Clients raise their floors long before; where they do
 /// not, the oldest answers go first, whoever's they are. A client's newest stays as long as it can.
@@ -88,6 +100,9 @@ impl ClientRequests {
 pub struct RequestTable {
     clients: BTreeMap<ClientId, ClientRequests>,
     answer_bytes: usize,
+    /// Requests of all clients.
+    count: usize,
+    remembered: RememberedBytes,
     /// The highest number that a forgotten client had used.
     forgotten: u64,
 }
@@ -121,7 +136,7 @@ impl RequestTable {
         client.last_seq = seq;
         // A floor above the request's own number would purge answers that the client has not acknowledged.
         client.floor = client.floor.max(request.floor.min(request.number));
-        let bytes_before = client.answer_bytes;
+        let (bytes_before, count_before) = (client.answer_bytes, client.done.len());
         while client
             .done
             .first_key_value()
@@ -137,7 +152,35 @@ impl RequestTable {
             client.forget_first();
         }
         self.answer_bytes = self.answer_bytes - bytes_before + client.answer_bytes;
+        self.count = self.count - count_before + client.done.len();
         while self.answer_bytes > ANSWER_BYTES_MAX && self.forget_oldest_answer() {}
+        self.remembered.set(self.bytes());
+        let share = self.remembered.share();
+        while (self.count > REQUESTS_MAX || self.bytes() > share) && self.forget_of_the_largest() {
+            self.remembered.set(self.bytes());
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.answer_bytes + self.count * REQUEST_BYTES
+    }
+
+    /// Makes room for requests: of the client that takes most, the oldest go. Where all have but one, the client who was here longest
+    /// ago goes with it. So who never says which answers it has loses its own. False if there is nothing to forget.
+    fn forget_of_the_largest(&mut self) -> bool {
+        let weight = |c: &ClientRequests| c.answer_bytes + c.done.len() * REQUEST_BYTES;
+        let several = self.clients.values_mut().filter(|c| c.done.len() > 1);
+        let largest = several.max_by_key(|c| (weight(c), Reverse(c.last_seq)));
+        let Some(client) = largest else {
+            let some = self.count > 0;
+            self.forget_oldest();
+            return some;
+        };
+        for _ in 0..(client.done.len() / FORGOTTEN_AT_ONCE).max(1) {
+            self.answer_bytes -= client.forget_first();
+            self.count -= 1;
+        }
+        true
     }
 
     /// Makes room for answers: one that is the oldest, of whichever client. If all have but their newest,
@@ -150,6 +193,7 @@ impl RequestTable {
             .min_by_key(|(seq, _)| *seq);
         if let Some((_, client)) = oldest {
             self.answer_bytes -= client.forget_first();
+            self.count -= 1;
             return true;
         }
         if self.clients.len() > 1 {
@@ -169,6 +213,7 @@ impl RequestTable {
         if let Some(id) = oldest {
             let forgotten = self.clients.remove(&id).unwrap_or_default();
             self.answer_bytes -= forgotten.answer_bytes;
+            self.count -= forgotten.done.len();
             let highest = forgotten.done.last_key_value().map_or(0, |(n, _)| *n);
             let reaches = highest
                 .max(forgotten.floor.saturating_sub(1))
@@ -258,7 +303,7 @@ impl RequestTable {
 
     /// The number of requests that are remembered.
     pub fn len(&self) -> usize {
-        self.clients.values().map(|c| c.done.len()).sum()
+        self.count
     }
 
     /// Returns whether nothing is remembered.
@@ -399,6 +444,80 @@ mod tests {
         assert_eq!(t.len(), REQUESTS_PER_CLIENT_MAX);
         assert_eq!(t.recall(&id(1, 2), 9999), Recall::Forgotten);
         assert!(matches!(t.recall(&id(1, 3), 9999), Recall::Done { .. }));
+    }
+
+    /// A takeover carries the whole table. Regression: a client that never said which answers it had, under many ids, filled the
+    /// tables of a node with millions of requests; with them, groups took minutes to change their epoch.
+    #[test]
+    fn requests_are_bounded_and_who_has_most_loses_its_oldest() {
+        let mut t = RequestTable::default();
+        let mut seq = 0;
+        let mut record = |t: &mut RequestTable, client, number| {
+            seq += 1;
+            t.record(&delta(client, number, 0, seq));
+        };
+        record(&mut t, 1, 1000);
+        for number in 1001..=4000 {
+            record(&mut t, 2, number);
+        }
+        for number in 4001..=14_000 {
+            record(&mut t, 3 + number % 10, number);
+        }
+        assert!(t.len() <= REQUESTS_MAX, "{}", t.len());
+        let known =
+            |client, number| matches!(t.recall(&id(client, number), 99_999), Recall::Done { .. });
+        assert!(known(1, 1000), "its only one, however long ago");
+        assert!(!known(2, 1001) && t.recall(&id(2, 1001), 99_999) == Recall::Forgotten);
+        assert!((13_991..=14_000).all(|number| known(3 + number % 10, number)));
+        let each: usize = t.clients.values().map(|c| c.done.len()).sum();
+        let bytes: usize = t.clients.values().map(|c| c.answer_bytes).sum();
+        assert_eq!((t.len(), t.answer_bytes), (each, bytes));
+        let again = RequestTable::load(&t.dump());
+        assert!(again.dump() == t.dump());
+    }
+
+    /// However many buckets a node has, and however large what their answers hold.
+    #[test]
+    fn the_tables_of_a_node_are_bounded_together() {
+        const MAX: usize = 1 << 20;
+        let first = RememberedBytes::bounded(MAX);
+        let table = || RequestTable {
+            remembered: first.clone(),
+            ..RequestTable::default()
+        };
+        let mut tables: Vec<RequestTable> = (0..20).map(|_| table()).collect();
+        for seq in 1..=2000 {
+            for t in &mut tables {
+                t.record(&delta(seq % 7, seq, 0, seq));
+            }
+        }
+        let (bytes, count) = first.of_all();
+        assert!(bytes <= 2 * MAX && count == 20, "{bytes} of {count}");
+        let large = Bytes::from(vec![0; MAX / 2]);
+        for t in &mut tables {
+            let answer = large.clone();
+            t.record(&Delta {
+                answer,
+                ..delta(1, 5000, 0, 5000)
+            });
+            let known = t.recall(&id(1, 5000), 9999);
+            assert!(matches!(known, Recall::Done { .. } | Recall::Forgotten));
+        }
+        assert!(first.of_all().0 <= 2 * MAX, "{:?}", first.of_all());
+        tables.clear();
+        assert_eq!(first.of_all(), (0, 0));
+    }
+
+    #[test]
+    fn where_all_have_but_one_the_longest_silent_client_goes() {
+        let mut t = RequestTable::default();
+        for n in 1..=5 {
+            t.record(&delta(n, 100 + n, 0, n));
+        }
+        assert!(t.forget_of_the_largest());
+        assert_eq!((t.len(), t.forgotten()), (4, 101));
+        while t.forget_of_the_largest() {}
+        assert_eq!((t.len(), t.answer_bytes, t.forgotten()), (0, 0, 105));
     }
 
     #[test]

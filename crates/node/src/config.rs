@@ -455,6 +455,12 @@ impl Config {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
+    /// The memory for what buckets remember of requests, for retries. Some buckets may have more while others fill theirs.
+    pub fn request_table_bytes(&self) -> usize {
+        let bytes = (self.memory.0 / 32).clamp(REQUEST_TABLE_BYTES.0, REQUEST_TABLE_BYTES.1);
+        bytes as usize
+    }
+
     /// The most requests of clients that wait: as many as a slow node answers before their time is over, and as there is memory for.
     pub fn in_flight_requests(&self) -> usize {
         if self.in_flight_requests_max > 0 {
@@ -477,6 +483,8 @@ impl Config {
 }
 
 const IN_FLIGHT_BYTES_MIN: u64 = 4 << 20;
+/// The least and the most memory for what buckets remember of requests.
+const REQUEST_TABLE_BYTES: (u64, u64) = (8 << 20, 64 << 20);
 /// The least that `in_flight_bytes_max` is by itself.
 const IN_FLIGHT_BYTES_USUAL: u64 = 32 << 20;
 /// Requests that a thread of a slow node answers in a millisecond.

@@ -131,6 +131,13 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.running.host.options().group.node_logs.held_bytes() as u64),
     },
     Metric {
+        name: "staves_request_table_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of answers that the node keeps for retries, about.",
+        value: Value::One(|_| staves_group::request_table_bytes() as u64),
+    },
+    Metric {
         name: "staves_in_flight_requests",
         kind: MetricKind::Gauge,
         unit: "requests",

@@ -85,6 +85,7 @@ impl Node {
             running: entry.clone(),
             ordinary: Handle::current(),
         };
+        staves_group::bound_request_tables(config.request_table_bytes());
         let in_flight = InFlight::bounded(config.in_flight_bytes(), config.in_flight_requests());
         let net = staves_net::Options {
             in_flight: in_flight.clone(),
