@@ -188,7 +188,7 @@ impl World {
                 TurnStep::Rest(time) => (Wait::Time, now + time.as_nanos() as u64),
                 TurnStep::Renumber(above, _) => {
                     router.number = router.number.max(above) + NUMBERS_APART;
-                    event = TurnEvent::Numbered(Some(router.number));
+                    event = TurnEvent::Numbered(Some(vec![router.number]));
                     continue;
                 }
                 TurnStep::Done(answers) => return self.end_turn(c, answers.ok()),
