@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What a table holds is told in steps of so many bytes: most writes change nothing that others look at.
+/// The bytes of a table are told in steps of so many bytes: most writes change nothing that others look at.
 const STEP: usize = 4096;
 /// No table's share is less.
 const SHARE_MIN: usize = 4 * STEP;

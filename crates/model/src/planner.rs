@@ -502,10 +502,7 @@ impl Planner {
         ) else {
             return Need::Nothing;
         };
-        let order = plan
-            .choices
-            .get(group.bucket as usize)
-            .map_or(&[][..], Vec::as_slice);
+        let order = plan.order_of(group);
         let stuck = &watch.stuck.slots;
         let left_out = watch.stuck.left_out(map, group, &self.cuts);
         let stay_behind = if group.m == 1 { stuck } else { &left_out };
@@ -641,6 +638,11 @@ impl Planner {
 }
 
 impl PoolPlan {
+    fn order_of(&self, group: &Group) -> &[NodeId] {
+        let order = self.choices.get(group.bucket as usize);
+        order.map_or(&[][..], Vec::as_slice)
+    }
+
     fn of(ring: &Ring, pool: &Pool) -> PoolPlan {
         let mut choices = ring.plan(pool);
         for (bucket, choice) in choices.iter_mut().enumerate() {

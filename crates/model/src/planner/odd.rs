@@ -1,4 +1,4 @@
-//! Whom the next epoch leaves out where members were reported stuck: those, or who reported them.
+//! Those that the next epoch leaves out where members were reported stuck: they, or who reported them.
 //!
 //! A report says that two members do not come along with each other, and not whose fault that is. With m = 1 the reporter serves, and
 //! is believed. With m > 1 a data bucket that is cut off from all parity would have all of it put out by its word alone, and the group
@@ -66,7 +66,7 @@ impl StuckMembers {
     }
 }
 
-/// Who of a group's newest epoch reaches whom.
+/// The members of a group's newest epoch, and which of them reach each other.
 struct MembersReach<'a> {
     map: &'a ClusterMap,
     group: &'a Group,
