@@ -142,8 +142,7 @@ pub struct DirectoryFacts {
     pub term: u64,
     /// Nodes that do not answer its pings.
     pub silent: Vec<SilentNode>,
-    /// Groups that served, and whose newest epoch was committed and has not been open for more than a second:
-    /// in order.
+    /// Groups that served, and have had no epoch that opened and stayed for more than a second: in order.
     pub unopened: Vec<u32>,
 }
 
@@ -699,9 +698,12 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
     let mut tolerated: BTreeMap<Condition, Option<u8>> = BTreeMap::new();
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
     for group in map.groups_of(pool) {
-        let condition = condition(map, group, width);
+        let late = unopened.binary_search(&group.id.0).is_ok();
+        let condition = match late {
+            true => Condition::Changing,
+            false => condition(map, group, width),
+        };
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
-        let late = condition == Condition::Changing && unopened.binary_search(&group.id.0).is_ok();
         status.unanswered += u32::from(late || waits::unanswered(map, group));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(group.tolerates(|id| map.runs(id)));
