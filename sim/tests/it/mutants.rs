@@ -157,11 +157,11 @@ hunts! {
     a_lease_from_an_old_read_is_found: LeaseFromOldRead, 1 + 2, mixed, 10, "is granted leases by a confirmation";
     a_permit_that_is_not_recorded_is_found: PermitNotRecorded, 1 + 1, mixed, 300, "may all stop";
     permits_that_a_new_leader_does_not_ask_for_are_found: PermitsForgottenByNewLeader, 1 + 1, mixed, 120, "may all stop";
-    a_young_leader_that_trusts_who_asks_is_found: YoungLeaderTrusts, 1 + 2, mixed + 1, 1000, "may all stop";
+    a_young_leader_that_trusts_who_asks_is_found: YoungLeaderTrusts, 1 + 2, mixed + 1, 2500, "may all stop";
     a_stop_judged_by_one_group_is_found: StopJudgedByOneGroup, 1 + 1, mixed + 1, 60, "may all stop";
     leases_sought_from_the_first_group_are_found: LeasesSoughtFromTheFirstGroup, 2 + 1, mixed + 1, 100, "opens while node";
     a_drain_of_a_stop_taken_back_late_is_found: DrainOfStopTakenBackLate, 1 + 2, mixed + 1, 20, "is still drained";
-    a_permit_of_a_deposed_leader_is_found: PermitUnconfirmed, 1 + 1, mixed, 1500, "may all stop";
+    a_permit_of_a_deposed_leader_is_found: PermitUnconfirmed, 1 + 1, mixed, 4000, "may all stop";
 }
 
 // Bugs of the marks of what is synced, in worlds whose members sync late.
