@@ -389,15 +389,20 @@ fn what_is_no_call_harms_nobody_else() {
     assert!(good.read(&file, 0, u32::MAX).unwrap().0 == noise(1, 700_000)[..256 << 10]);
 }
 
-#[test]
-fn clients_are_bounded_and_the_idle_one_makes_room() {
-    let source = source();
+/// A server that takes four connections at a time.
+fn serve_four(source: &TempDir) -> NfsServer {
     let folder = Folder::open(source.path()).unwrap();
     let options = NfsOptions {
         connections_max: 4,
         ..NfsOptions::default()
     };
-    let server = serve_nfs(folder, local(), &options).unwrap();
+    serve_nfs(folder, local(), &options).unwrap()
+}
+
+#[test]
+fn clients_are_bounded_and_the_idle_one_makes_room() {
+    let source = source();
+    let server = serve_four(&source);
     let mut busy = Client::connect(server.address());
     let file = busy.walk("a/b/file");
     let mut idle = Vec::new();
@@ -423,12 +428,7 @@ fn clients_are_bounded_and_the_idle_one_makes_room() {
 #[test]
 fn who_connects_and_is_silent_cuts_nobody_off_who_calls() {
     let source = source();
-    let folder = Folder::open(source.path()).unwrap();
-    let options = NfsOptions {
-        connections_max: 4,
-        ..NfsOptions::default()
-    };
-    let server = serve_nfs(folder, local(), &options).unwrap();
+    let server = serve_four(&source);
     let mut works = Client::connect(server.address());
     let file = works.walk("a/b/file");
     let mut silent: Vec<TcpStream> = Vec::new();
