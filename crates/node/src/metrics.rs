@@ -134,7 +134,7 @@ pub const METRICS: &[Metric] = &[
         name: "staves_request_table_bytes",
         kind: MetricKind::Gauge,
         unit: "bytes",
-        help: "Bytes of answers that the node keeps for retries, about.",
+        help: "Bytes that the requests take which the node remembers for retries, and their answers, about.",
         value: Value::One(|_| staves_group::request_table_bytes() as u64),
     },
     Metric {

@@ -272,6 +272,9 @@ pub struct PoolStatus {
     /// Buckets that no node holds, of groups that serve.
     #[serde(default)]
     pub waiting: Vec<WaitingBucket>,
+    /// For each node the copies (m = 1) of buckets that lack one and have none there.
+    #[serde(default)]
+    pub copies_without_node: BTreeMap<u64, u32>,
     /// The number of nodes that may still be lost without losing data; `None` if data is lost.
     pub tolerates: Option<u32>,
 }
@@ -690,6 +693,7 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
             .map(|r| r.name.clone())
             .collect(),
         waiting: waits::waiting(map, pool),
+        copies_without_node: waits::copies_without_node(map, pool),
         tolerates: None,
     };
     if let Some(holdings) = pool.holdings() {

@@ -1,6 +1,7 @@
 //! The report in one plain sentence: how it is, why, what is done about it, what may still happen.
 
 use super::names::full_name;
+use super::unheard::cut_links;
 use super::{PoolStatus, State, StatusReport};
 
 pub(super) fn sentence(report: &StatusReport) -> String {
@@ -19,7 +20,7 @@ pub(super) fn sentence(report: &StatusReport) -> String {
     if report.pools.is_empty() {
         parts.push("there is no pool, so nothing is served: 'staves pool create' makes one".into());
     }
-    parts.extend(report.pools.iter().flat_map(pool));
+    parts.extend(report.pools.iter().flat_map(|of| pool(report, of)));
     let mut with_buckets = report
         .pools
         .iter()
@@ -116,7 +117,7 @@ fn silent_ones(report: &StatusReport, names: &[String]) -> String {
 }
 
 /// The faults of a pool's buckets, the worst first.
-fn pool(pool: &PoolStatus) -> Vec<String> {
+fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
     let end = if pool.may_start_empty {
         "and start empty"
     } else {
@@ -169,12 +170,12 @@ fn pool(pool: &PoolStatus) -> Vec<String> {
     };
     let cases = cases.into_iter().filter(|(many, _)| *many > 0);
     let cases = cases.map(|(many, what)| of(many, what));
-    let more = [waiting(pool), loading(pool)];
+    let more = [waiting(report, pool), loading(pool)];
     cases.chain(more.into_iter().flatten()).collect()
 }
 
 /// Buckets that no node holds: the first of them, data before parity.
-fn waiting(pool: &PoolStatus) -> Option<String> {
+fn waiting(report: &StatusReport, pool: &PoolStatus) -> Option<String> {
     let first = pool.waiting.iter().min_by_key(|w| (w.bucket, w.group))?;
     let others = match pool.waiting.len() - 1 {
         0 => " waits".to_owned(),
@@ -182,11 +183,14 @@ fn waiting(pool: &PoolStatus) -> Option<String> {
         n => format!(" and {n} others wait"),
     };
     let what = match first.has_nodes {
-        true => "a node with room",
-        false => "another node",
+        true if cut_links(report).is_some() => {
+            "a node with room that its others reach: mend the network, add one, or give the pool more memory"
+        }
+        true => "a node with room: add one, or give the pool more memory",
+        false => "another node: add one, or give the pool more memory",
     };
     Some(format!(
-        "bucket {} of group {} of pool '{}'{others} for {what}: add one, or give the pool more memory",
+        "bucket {} of group {} of pool '{}'{others} for {what}",
         first.bucket, first.group, pool.name
     ))
 }

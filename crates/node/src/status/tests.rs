@@ -4,6 +4,7 @@ mod directory;
 mod nodes;
 mod pools;
 mod regions;
+mod waits;
 
 use staves_model::{
     ClusterId, Epoch, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, PoolId,

@@ -1,8 +1,11 @@
 //! Buckets without a node that perhaps only an operator can bring.
 
+use std::collections::BTreeMap;
+
 use staves_model::{ClusterMap, Group, MemberSlot, Pool, whole_buckets};
 
-use super::WaitingBucket;
+use super::names::full_name;
+use super::{StatusReport, WaitingBucket};
 
 /// True if no node answers for a data bucket of a group that serves, and none will until a node has room for it: where
 /// there is parity to spare, that gives its place up.
@@ -41,4 +44,51 @@ pub(super) fn waiting(map: &ClusterMap, pool: &Pool) -> Vec<WaitingBucket> {
         }
     }
     waiting
+}
+
+/// For each node the copies (m = 1) that it may be given: of groups that lack one and have none there.
+pub(super) fn copies_without_node(map: &ClusterMap, pool: &Pool) -> BTreeMap<u64, u32> {
+    let mut lacking = BTreeMap::new();
+    let width = pool.scheme.width();
+    let short = |g: &&Group| g.open && !g.lost && g.m == 1 && g.listed().count() < width;
+    for group in map.groups_of(pool).filter(short) {
+        for home in map.homes().filter(|home| !group.lists(home.id)) {
+            *lacking.entry(home.id.0).or_default() += 1;
+        }
+    }
+    lacking
+}
+
+/// A warning for each pool of which copies wait for memory on nodes where it has used up its own.
+pub(super) fn copies_without_memory(report: &StatusReport) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for pool in &report.pools {
+        let mut nodes = Vec::new();
+        let mut most = 0;
+        for node in report.nodes.iter().filter(|node| node.up) {
+            let lacks = pool.copies_without_node.get(&node.id).copied();
+            let full = node.facts.iter().any(|facts| {
+                let of_pool = facts.pools.iter().find(|p| p.pool == pool.name);
+                of_pool.is_some_and(|p| facts.has_no_page_left(p))
+            });
+            if let Some(lacks) = lacks.filter(|_| full) {
+                most = most.max(lacks);
+                nodes.push(full_name(&report.nodes, node));
+            }
+        }
+        if !nodes.is_empty() {
+            let copies = match most {
+                1 => "1 copy waits".to_owned(),
+                n => format!("{n} copies wait"),
+            };
+            warnings.push(format!(
+                "{copies} for memory on {}, where pool '{}' has used up its own: delete what is not needed, give the pool more \
+                 ('staves pool set {} --memory'), or add nodes",
+                nodes.join(" and "),
+                pool.name,
+                pool.name
+            ));
+        }
+    }
+    warnings
 }

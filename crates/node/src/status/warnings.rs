@@ -8,9 +8,10 @@ use staves_model::policy::PoolWarning;
 
 use super::names::full_name;
 use super::unheard::cut_links;
+use super::waits::copies_without_memory;
 use super::{NodeStatus, PoolStatus, StatusReport};
 
-/// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, sources that are away, and nodes that do not hear each other.
+/// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, sources that are away, nodes that do not hear each other, and copies that wait for memory.
 pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     let lacks = report.pools.iter().filter_map(|pool| report.lacks(pool));
     let budgets = overcommitted(report).into_iter();
@@ -20,6 +21,7 @@ pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     pools
         .chain(unheard(report))
         .chain(cut_links(report))
+        .chain(copies_without_memory(report))
         .collect()
 }
 

@@ -111,7 +111,7 @@ fn a_node_that_stops_is_not_called_drained() {
 
 impl Cluster {
     /// The report of a tool that all nodes answer, of which the first does not hear these, for so long.
-    fn report_of_all(&self, silent: &[(u64, u64)]) -> StatusReport {
+    pub(super) fn report_of_all(&self, silent: &[(u64, u64)]) -> StatusReport {
         let silent = silent.iter().map(|(node, ms)| SilentNode {
             node: *node,
             ms: *ms,

@@ -1,0 +1,58 @@
+//! Buckets and copies that wait, and the reason.
+
+use super::*;
+
+/// Regression: a node that came back to a pool whose memory was used up did not get all its copies back, and status said how many were
+/// short, but not why.
+#[test]
+fn copies_that_wait_for_memory_are_told_with_the_node() {
+    let warned = |short: &[u32], free: u64| {
+        let mut three = cluster(3, "1+2");
+        for group in three.groups().filter(|g| short.contains(&g.id.0)) {
+            group
+                .members
+                .retain(|m| m.is_none_or(|m| m.id.node != NodeId(2)));
+            group.last_open.members = group.members.clone();
+        }
+        let facts = |node: u64| NodeFacts {
+            node,
+            budget_bytes: 1 << 30,
+            pools: vec![PoolFacts {
+                pool: "cache".into(),
+                used_bytes: (1 << 29) - free,
+                budget_bytes: 1 << 29,
+                ..PoolFacts::default()
+            }],
+            ..NodeFacts::default()
+        };
+        let facts = [facts(1), facts(2), facts(3)];
+        let directory = three.directory.clone();
+        StatusReport::new(&three.map, NodeId(1), directory, facts).warnings
+    };
+    let extent = EXTENT_BYTES as u64;
+    assert!(warned(&[], 0).is_empty(), "all copies are there");
+    assert!(warned(&[3], 8 * extent).is_empty(), "there is memory");
+    assert_eq!(
+        warned(&[3, 5], extent),
+        [
+            "2 copies wait for memory on n2, where pool 'cache' has used up its own: delete what is not needed, give the pool more \
+             ('staves pool set cache --memory'), or add nodes"
+        ]
+    );
+    assert!(warned(&[4], 0)[0].starts_with("1 copy waits for memory on n2, "));
+}
+
+/// Regression: where a cut kept a bucket from the only node without a part in its group, status asked for memory.
+#[test]
+fn a_bucket_that_waits_behind_a_cut_is_told_so() {
+    let mut five = cluster(5, "2+2");
+    let group = five.map.groups.get_mut(&GroupId(6)).expect("a group");
+    group.members[3] = None;
+    group.last_open.members[3] = None;
+    let sentence = |silent: &[(u64, u64)]| five.report_of_all(silent).sentence;
+    let says = "bucket 3 of group 6 of pool 'cache' waits for a node with room";
+    let (whole, cut) = (sentence(&[]), sentence(&[(3, 12_000)]));
+    assert!(whole.contains(&format!("{says}: add one")), "{whole}");
+    let says = format!("{says} that its others reach: mend the network, add one");
+    assert!(cut.contains(&says), "{cut}");
+}
