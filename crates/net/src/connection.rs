@@ -25,10 +25,13 @@ use crate::identity::Identity;
 use crate::options::Options;
 use crate::outbox::{NotPut, Outbox};
 use crate::queue::GroupQueue;
+use crate::seal::{Opener, Sealer, Seals};
 use crate::secret::{Prover, Secret};
 
 /// The least size of a read.
 pub(crate) const READ_BYTES: usize = 16 << 10;
+/// Most sealed bytes that are read at a time: they are here twice while they are opened.
+pub(crate) const SEALED_READ_BYTES: usize = 64 << 10;
 
 /// The time that an answer is given for each MiB that comes before it, or of it: 8 MiB/s.
 const MIB: Duration = Duration::from_millis(125);
@@ -171,10 +174,10 @@ impl Connection {
         let started = Instant::now();
         let greeted = tokio::time::timeout(options.connect_timeout, async {
             let mut socket = connect(addr, started).await?;
-            let (decoder, buffer, welcome) = greet(addr, &mut socket, identity, options).await?;
-            Ok((socket, decoder, buffer, welcome))
+            let greeted = greet(addr, &mut socket, identity, options).await?;
+            Ok((socket, greeted))
         });
-        let (socket, decoder, buffer, welcome) = greeted.await.unwrap_or_else(|_| {
+        let (socket, (incoming, sealer, welcome)) = greeted.await.unwrap_or_else(|_| {
             Err(NetError::Connect {
                 addr: addr.to_owned(),
                 kind: io::ErrorKind::TimedOut,
@@ -189,7 +192,7 @@ impl Connection {
         let shared = Arc::new(ConnectionShared {
             addr: addr.to_owned(),
             welcome,
-            outbox: Outbox::new(options.queued_bytes_max, group),
+            outbox: Outbox::new(options.queued_bytes_max, group, sealer),
             in_flight: Semaphore::new(in_flight as usize),
             waiting: Mutex::default(),
             closing: Notify::new(),
@@ -197,13 +200,7 @@ impl Connection {
             socket: Mutex::default(),
             heard: Heard::new(),
         });
-        tokio::spawn(run(
-            shared.clone(),
-            socket,
-            decoder,
-            buffer,
-            options.clone(),
-        ));
+        tokio::spawn(run(shared.clone(), socket, incoming, options.clone()));
         Ok(Connection {
             _open: Arc::new(OpenGuard(shared.clone())),
             shared,
@@ -450,8 +447,7 @@ impl ConnectionShared {
 async fn run(
     shared: Arc<ConnectionShared>,
     socket: TcpStream,
-    decoder: Decoder,
-    buffer: BytesMut,
+    incoming: IncomingBytes,
     options: Options,
 ) {
     let (mut reading, writing) = socket.into_split();
@@ -462,7 +458,7 @@ async fn run(
         // the same turn.
         biased;
         () = shared.closing.notified() => closed(&shared.addr, "it was closed on this side", None),
-        error = read(&shared, &mut reading, decoder, buffer, &options) => error,
+        error = read(&shared, &mut reading, incoming, &options) => error,
         error = shared.outbox.run(&writing, options.stall_max) => {
             closed(&shared.addr, format!("writing failed: {error}"), Some(Sign::Failed))
         }
@@ -493,11 +489,40 @@ impl Turn {
     }
 }
 
+/// What has come, and is no message yet.
+struct IncomingBytes {
+    decoder: Decoder,
+    buffer: BytesMut,
+    /// Opens what comes, once a secret is proven.
+    opener: Option<Opener>,
+}
+
+impl IncomingBytes {
+    fn next(&mut self) -> Result<Option<Incoming>, String> {
+        if let Some(opener) = &mut self.opener {
+            let opened = opener.open(&mut self.buffer);
+            opened.map_err(|error| error.to_string())?;
+        }
+        let next = self.decoder.next(&mut self.buffer);
+        next.map_err(|error| error.to_string())
+    }
+
+    /// Where more is read to.
+    fn space(&mut self) -> &mut BytesMut {
+        if let Some(opener) = &mut self.opener {
+            opener.sealed.reserve(SEALED_READ_BYTES);
+            return &mut opener.sealed;
+        }
+        let wanted = self.decoder.wanted().saturating_sub(self.buffer.len());
+        self.buffer.reserve(wanted.max(READ_BYTES));
+        &mut self.buffer
+    }
+}
+
 async fn read(
     shared: &ConnectionShared,
     socket: &mut (impl AsyncRead + Unpin),
-    mut decoder: Decoder,
-    mut buffer: BytesMut,
+    mut incoming: IncomingBytes,
     options: &Options,
 ) -> NetError {
     let addr = &shared.addr;
@@ -506,27 +531,21 @@ async fn read(
     let mut turn = Turn::default();
     loop {
         loop {
-            match decoder.next(&mut buffer) {
+            match incoming.next() {
                 Ok(None) => break,
-                Ok(Some(incoming)) => {
-                    if let Err(error) = shared.answer(incoming) {
+                Ok(Some(message)) => {
+                    if let Err(error) = shared.answer(message) {
                         return error;
                     }
                 }
-                Err(error) => return closed(addr, error.to_string(), None),
+                Err(error) => return closed(addr, error, None),
             }
         }
-        buffer.reserve(
-            decoder
-                .wanted()
-                .saturating_sub(buffer.len())
-                .max(READ_BYTES),
-        );
-        match tokio::time::timeout(ping_after, socket.read_buf(&mut buffer)).await {
+        match tokio::time::timeout(ping_after, socket.read_buf(incoming.space())).await {
             Ok(Ok(0)) => return closed(addr, "the other side closed it", Some(Sign::Failed)),
             Ok(Ok(bytes)) => {
                 silent = Duration::ZERO;
-                shared.heard.add(bytes, decoder.within_large());
+                shared.heard.add(bytes, incoming.decoder.within_large());
                 turn.took(bytes).await;
             }
             Ok(Err(error)) => {
@@ -561,7 +580,7 @@ async fn greet(
     socket: &mut TcpStream,
     identity: &Identity,
     options: &Options,
-) -> Result<(Decoder, BytesMut, Welcome), NetError> {
+) -> Result<(IncomingBytes, Option<Sealer>, Welcome), NetError> {
     let mut greeting = Greeting {
         addr,
         socket,
@@ -571,10 +590,11 @@ async fn greet(
     };
     let hello = Message::Hello(identity.hello());
     let answer = greeting.ask(&hello).await?;
-    let welcome = match (identity.secrets(), answer) {
-        (None, Message::Welcome(welcome)) => welcome,
+    let (welcome, seals) = match (identity.secrets(), answer) {
+        (None, Message::Welcome(welcome)) => (welcome, None),
         (Some(secrets), Message::Challenge(Challenge { nonce })) => {
-            greeting.prove(&secrets.nodes, &hello, &nonce).await?
+            let proven = greeting.prove(&secrets.nodes, &hello, &nonce).await?;
+            (proven.0, Some(proven.1))
         }
         (Some(_), Message::Welcome(_)) => {
             return Err(greeting.unproven("it asks for no secret, so it has none"));
@@ -584,7 +604,13 @@ async fn greet(
         }
     };
     check_welcome(&welcome, identity).map_err(|reason| greeting.failed(reason))?;
-    Ok((greeting.decoder, greeting.buffer, welcome))
+    let (sealer, opener) = seals.map(|s| (s.sealer, s.opener)).unzip();
+    let incoming = IncomingBytes {
+        decoder: greeting.decoder,
+        buffer: greeting.buffer,
+        opener,
+    };
+    Ok((incoming, sealer, welcome))
 }
 
 /// A connection on which both sides still say who they are.
@@ -622,7 +648,7 @@ impl Greeting<'_> {
         secret: &Secret,
         hello: &Message,
         nonce: &[u8],
-    ) -> Result<Welcome, NetError> {
+    ) -> Result<(Welcome, Seals), NetError> {
         let mut said = BytesMut::new();
         hello.put_body(&mut said);
         let proof = secret.proof(Prover::Connects, &[&said, nonce]);
@@ -636,7 +662,10 @@ impl Greeting<'_> {
             return Err(self.unproven("its proof of the secret is wrong"));
         }
         match Message::decode(Opcode::Welcome, 0, welcome) {
-            Ok(Message::Welcome(welcome)) => Ok(welcome),
+            Ok(Message::Welcome(welcome)) => {
+                let came = std::mem::take(&mut self.buffer);
+                Ok((welcome, secret.seals(Prover::Connects, &said, nonce, came)))
+            }
             other => Err(self.failed(format!("its welcome does not decode: {other:?}"))),
         }
     }

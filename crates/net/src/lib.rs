@@ -36,6 +36,7 @@ mod peers;
 mod queue;
 mod refusals;
 mod reply;
+mod seal;
 mod secret;
 mod server;
 mod session;

@@ -26,6 +26,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 use crate::queue::GroupQueue;
+use crate::seal::{RECORD_BYTES_MAX, SEAL_BYTES, Sealer};
 use crate::turn::end_of_turn;
 
 /// A chunk that has reached this many bytes is not added to.
@@ -94,6 +95,8 @@ impl OutboxChunk {
 /// The bytes that were taken out to be written, and the progress.
 #[derive(Default)]
 struct Writing {
+    /// Seals what is taken out, where there is a secret.
+    sealer: Option<Sealer>,
     rest: VecDeque<Piece>,
     /// Bytes of the first piece that the kernel has.
     done: usize,
@@ -131,8 +134,12 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn new(queued_max: usize, group: Option<Arc<GroupQueue>>) -> Outbox {
-        Outbox::among(Arc::default(), queued_max, group)
+    pub(crate) fn new(
+        queued_max: usize,
+        group: Option<Arc<GroupQueue>>,
+        sealer: Option<Sealer>,
+    ) -> Outbox {
+        Outbox::among(Arc::default(), queued_max, group, sealer)
     }
 
     /// One of several that count together what waits in them.
@@ -140,10 +147,14 @@ impl Outbox {
         total: Arc<AtomicUsize>,
         queued_max: usize,
         group: Option<Arc<GroupQueue>>,
+        sealer: Option<Sealer>,
     ) -> Outbox {
         Outbox {
             frames: Mutex::default(),
-            writing: Mutex::default(),
+            writing: Mutex::new(Writing {
+                sealer,
+                ..Writing::default()
+            }),
             wake: group
                 .as_ref()
                 .map_or_else(Default::default, |group| group.wake()),
@@ -401,6 +412,7 @@ impl Outbox {
             if writing.rest.is_empty() {
                 if !std::mem::replace(&mut taken, true) {
                     self.take(&mut writing.rest);
+                    writing.seal();
                 }
                 // Taken before, or all of it was late: there may be more behind it.
                 if writing.rest.is_empty() {
@@ -435,6 +447,18 @@ impl Outbox {
         };
         if !all {
             self.wake.notify_one();
+        }
+    }
+
+    /// Writes a last word, if nothing is half written and the kernel takes it at once.
+    pub(crate) fn write_last(&self, socket: &OwnedWriteHalf, frame: BytesMut) {
+        let mut writing = self.writing.lock();
+        if writing.done == 0 {
+            writing.rest.clear();
+            writing.rest.push_back(Piece::bulk(frame));
+            writing.seal();
+            // If it fails, the other side has left.
+            let _ = socket.try_write_vectored(&writing.slices());
         }
     }
 
@@ -484,14 +508,21 @@ fn stalled(stall_max: Duration) -> io::Error {
 }
 
 impl Writing {
+    /// Seals all of `rest`, of which nothing is written yet.
+    fn seal(&mut self) {
+        if let Some(sealer) = &mut self.sealer {
+            for piece in &mut self.rest {
+                let seals = piece.records().map(|parts| sealer.seal(parts)).collect();
+                piece.seals = seals;
+            }
+        }
+    }
+
     fn slices(&self) -> Vec<IoSlice<'_>> {
         let mut slices = Vec::with_capacity(self.rest.len() * 2);
         let mut skip = self.done;
         for piece in &self.rest {
-            for part in [
-                piece.header.as_ref().map_or(&[][..], |h| &h[..]),
-                &piece.body[..],
-            ] {
+            for part in piece.parts() {
                 let skipped = skip.min(part.len());
                 skip -= skipped;
                 if skipped < part.len() {
@@ -600,6 +631,8 @@ fn frames_overhead(encoded: usize) -> usize {
 pub(crate) struct Piece {
     header: Option<[u8; HEADER_BYTES]>,
     body: BytesMut,
+    /// What stands before each of its records, if they are sealed.
+    seals: Vec<[u8; SEAL_BYTES]>,
     /// Of a large message.
     bulk: bool,
     /// Bytes that wait no longer once it is written.
@@ -612,6 +645,7 @@ impl Piece {
             header: None,
             counts: body.len(),
             body,
+            seals: Vec::new(),
             bulk: false,
         }
     }
@@ -629,6 +663,7 @@ impl Piece {
         Piece {
             header: Some(frame::group_header(request, more, &body)),
             body,
+            seals: Vec::new(),
             bulk: false,
             counts: 0,
         }
@@ -639,7 +674,39 @@ impl Piece {
     }
 
     pub(crate) fn len(&self) -> usize {
+        self.seals.len() * SEAL_BYTES + self.bare_len()
+    }
+
+    /// Its bytes without the seals.
+    fn bare_len(&self) -> usize {
         self.header.map_or(0, |h| h.len()) + self.body.len()
+    }
+
+    /// Its bytes from one place to another.
+    fn range(&self, from: usize, to: usize) -> [&[u8]; 2] {
+        let header = self.header.as_ref().map_or(&[][..], |h| &h[..]);
+        let of = |part: &'_ [u8], begins: usize| {
+            let clamp = |at: usize| at.saturating_sub(begins).min(part.len());
+            clamp(from)..clamp(to)
+        };
+        [
+            &header[of(header, 0)],
+            &self.body[of(&self.body, header.len())],
+        ]
+    }
+
+    /// Its bytes, record by record, without the seals.
+    fn records(&self) -> impl Iterator<Item = [&[u8]; 2]> {
+        let records = (0..self.bare_len()).step_by(RECORD_BYTES_MAX);
+        records.map(|from| self.range(from, from + RECORD_BYTES_MAX))
+    }
+
+    /// All that is written of it, in order.
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        let whole = self.seals.is_empty().then(|| self.range(0, usize::MAX));
+        let records = self.seals.iter().zip(self.records());
+        let sealed = records.flat_map(|(seal, [header, body])| [&seal[..], header, body]);
+        whole.into_iter().flatten().chain(sealed)
     }
 }
 

@@ -292,7 +292,7 @@ mod tests {
 
     /// Replies of one connection each.
     fn reply(in_flight: &Arc<InFlight>, is_client: bool) -> Reply {
-        let outbox = Outbox::among(in_flight.queued.clone(), usize::MAX, None);
+        let outbox = Outbox::among(in_flight.queued.clone(), usize::MAX, None, None);
         let owed = Owed::new(is_client.then(|| in_flight.clone()));
         Reply::new(Arc::new(outbox), Arc::new(owed), 1, "status", 0, None)
     }

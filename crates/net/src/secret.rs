@@ -12,7 +12,9 @@
 //! node, life, versions, features) is bound. The connecting side proves first, so that a stranger gets nothing to guess a weak
 //! secret by. The two labels are why no proof can be sent back as the other side's own.
 //!
-//! Not here: encryption. Who can change bytes on the way can let two honest sides prove themselves and then speak for one.
+//! A proof does not say for whom it is meant, and cannot: tools know an address, which may lead to a node by other names than its own. So
+//! somebody may have two honest sides prove themselves to each other through him. He gains nothing: all that follows is sealed with keys
+//! that both sides make of the secret (`seal.rs`).
 
 use std::fmt;
 use std::fs::File;
@@ -21,8 +23,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use blake3::{Hash, Hasher};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use staves_wire::hello::{Role, SECRET_BYTES};
+
+use crate::seal::{Opener, Sealer, Seals};
 
 /// The bounds of a secret file's content.
 const SECRET_BYTES_MIN: usize = 16;
@@ -120,11 +124,38 @@ impl Secret {
 
     /// The proof of one side, over what was sent so far.
     pub(crate) fn proof(&self, side: Prover, parts: &[&[u8]]) -> Hash {
+        self.hash(
+            match side {
+                Prover::Connects => b"connects",
+                Prover::Accepts => b"accepts ",
+            },
+            parts,
+        )
+    }
+
+    /// The seals of one side for all that follows the greeting; `came` has come behind it already.
+    pub(crate) fn seals(
+        &self,
+        side: Prover,
+        hello: &[u8],
+        challenge: &[u8],
+        came: BytesMut,
+    ) -> Seals {
+        let key = |label| *self.hash(label, &[hello, challenge]).as_bytes();
+        let (connecting, accepting) = (key(b"seals 1 "), key(b"seals 2 "));
+        let (own, other) = match side {
+            Prover::Connects => (connecting, accepting),
+            Prover::Accepts => (accepting, connecting),
+        };
+        Seals {
+            sealer: Sealer::new(own),
+            opener: Opener::new(other, came),
+        }
+    }
+
+    fn hash(&self, label: &[u8; 8], parts: &[&[u8]]) -> Hash {
         let mut hasher = Hasher::new_keyed(self.0.as_bytes());
-        hasher.update(match side {
-            Prover::Connects => b"connects",
-            Prover::Accepts => b"accepts ",
-        });
+        hasher.update(label);
         for part in parts {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);

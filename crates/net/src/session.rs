@@ -27,6 +27,7 @@ use crate::in_flight::{InFlightPart, KeptBuffers};
 use crate::newcomers::Newcomer;
 use crate::outbox::Outbox;
 use crate::reply::{Owed, Reply};
+use crate::seal::Sealer;
 use crate::server::{Handler, PeerInfo, ServerShared};
 
 const DISPLACED: &str = "it had said no hello for longer than others, whose place another took";
@@ -51,6 +52,7 @@ pub(crate) async fn serve<H: Handler>(
         in_flight: options.in_flight.clone(),
         part: InFlightPart::new(options.in_flight.clone()),
         kept: KeptBuffers::new(options.in_flight.clone()),
+        opener: None,
     };
     let hello = tokio::time::timeout(
         options.connect_timeout,
@@ -60,7 +62,7 @@ pub(crate) async fn serve<H: Handler>(
         hello = hello => hello.map_err(|_| "no hello came in time".to_owned())?,
         () = newcomer.displaced() => return Err(DISPLACED.to_owned()),
     };
-    let (mut hello, _place) = hello?;
+    let (mut hello, _place, seals) = hello?;
     // They were looked at, and hold on to the memory that they came in.
     hello.credentials = Bytes::new();
     if !newcomer.has_spoken() {
@@ -71,15 +73,19 @@ pub(crate) async fn serve<H: Handler>(
         hello,
         connection: shared.next_connection(),
     };
+    let sealer = seals.map(|seals| {
+        input.opener = Some(seals.opener);
+        seals.sealer
+    });
     let Some(runtime) = shared.handler.runtime(&peer.hello) else {
-        return converse(socket, input, peer, &shared, stopping).await;
+        return converse(socket, (input, sealer), peer, &shared, stopping).await;
     };
     // A socket belongs to the runtime that waits for it.
     let socket = socket.into_std().map_err(|error| error.to_string())?;
     let mut there = JoinSet::new();
     let session = async move {
         let socket = TcpStream::from_std(socket).map_err(|error| error.to_string())?;
-        converse(socket, input, peer, &shared, stopping).await
+        converse(socket, (input, sealer), peer, &shared, stopping).await
     };
     there.spawn_on(session, &runtime);
     let ended = there.join_next().await.and_then(Result::ok);
@@ -89,7 +95,7 @@ pub(crate) async fn serve<H: Handler>(
 /// Everything after the hello.
 async fn converse<H: Handler>(
     socket: TcpStream,
-    mut input: Input,
+    (mut input, sealer): (Input, Option<Sealer>),
     peer: PeerInfo,
     shared: &ServerShared<H>,
     stopping: watch::Receiver<bool>,
@@ -105,6 +111,7 @@ async fn converse<H: Handler>(
             options.in_flight.queued.clone(),
             options.queued_bytes_max,
             None,
+            sealer,
         )),
         owed: Arc::new(Owed::new(is_client.then(|| options.in_flight.clone()))),
         unsaid: AtomicBool::new(false),
@@ -127,7 +134,7 @@ async fn converse<H: Handler>(
         };
         let message = Message::error(ErrorCode::Malformed, reason.clone());
         frame::encode(envelope, &message, &mut bytes);
-        let _ = writing.try_write(&bytes);
+        session.outbox.write_last(&writing, bytes);
     }
     session.outbox.close();
     result

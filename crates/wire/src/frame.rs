@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 8;
+pub const VERSION_MIN: u8 = 9;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -53,7 +53,8 @@ pub const VERSION_MIN: u8 = 8;
 /// 8. Writes of a load say that they are: nobody else's are taken where it goes on.
 ///    A delta of a cache may put a record over the one of its key, and a record says how much spare room is behind it: copies
 ///    of older versions would lose count of both.
-pub const VERSION_MAX: u8 = 8;
+/// 9. Where a secret is proven, all that follows is sealed: older versions do not seal.
+pub const VERSION_MAX: u8 = 9;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

@@ -172,7 +172,7 @@ fn large_messages_of_every_kind_wait_apart() {
             assert_eq!(opcode.size(), Size::Frame, "{word} may be large");
             continue;
         };
-        let outbox = Outbox::new(1 << 30, None);
+        let outbox = Outbox::new(1 << 30, None, None);
         let ping = Message::Ping(Ping { clock: Time(1) });
         let put = |message| outbox.put(Envelope::default(), message, usize::MAX);
         assert_eq!((put(&message), put(&ping)), (Ok(()), Ok(())), "{word}");
@@ -188,7 +188,7 @@ fn large_messages_of_every_kind_wait_apart() {
 /// Large messages take turns with small ones: a megabyte at a time, and the short end of a message with the frame before.
 #[test]
 fn so_many_large_messages_leave_at_a_time() {
-    let outbox = Outbox::new(1 << 30, None);
+    let outbox = Outbox::new(1 << 30, None, None);
     let part = large_of(Opcode::FileBytes, 300 << 10).expect("it may be large");
     for _ in 0..5 {
         assert_eq!(outbox.put(Envelope::default(), &part, usize::MAX), Ok(()));
@@ -218,7 +218,7 @@ async fn pair() -> (OwnedWriteHalf, std::net::TcpStream) {
 /// Regression: of an answer of many frames only what had not left yet was counted, while the memory of all of it was held.
 #[test]
 fn a_large_message_counts_until_its_last_frame_is_written() {
-    let outbox = Outbox::new(usize::MAX, None);
+    let outbox = Outbox::new(usize::MAX, None, None);
     let message = large_of(Opcode::FileBytes, 3 * frame::FRAME_BODY_MAX).expect("it may be large");
     let put = outbox.put(Envelope::default(), &message, usize::MAX);
     assert_eq!(put, Ok(()));
@@ -239,7 +239,7 @@ fn a_large_message_counts_until_its_last_frame_is_written() {
 async fn requests_that_waited_too_long_to_be_sent_are_not_sent() {
     const WAITED: Duration = Duration::from_millis(60);
     let (socket, mut theirs) = pair().await;
-    let outbox = Outbox::new(1 << 30, None);
+    let outbox = Outbox::new(1 << 30, None, None);
     let put = |request, deadline_ms, message: &Message| {
         let envelope = Envelope {
             request,
@@ -297,7 +297,7 @@ async fn requests_that_waited_too_long_to_be_sent_are_not_sent() {
 async fn what_others_write_at_once_is_progress_too() {
     let (socket, mut theirs) = pair().await;
     let socket = Arc::new(socket);
-    let outbox = Arc::new(Outbox::new(1 << 30, None));
+    let outbox = Arc::new(Outbox::new(1 << 30, None, None));
     let envelope = Envelope {
         request: 1,
         answer: true,

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::input::Input;
+use crate::seal::Seals;
 use crate::secret::{Prover, Secret, Secrets, nonce};
 use crate::server::{Handler, ServerShared};
 
@@ -34,7 +35,7 @@ pub(super) async fn greet<H: Handler>(
     addr: SocketAddr,
     input: &mut Input,
     shared: &ServerShared<H>,
-) -> Result<(Hello, OwnedSemaphorePermit), String> {
+) -> Result<Greeted, String> {
     let incoming = match input
         .next(socket, shared.options.connect_timeout, true)
         .await
@@ -60,9 +61,9 @@ pub(super) async fn greet<H: Handler>(
         }
     };
     match admit(socket, input, shared, incoming).await {
-        Ok((hello, place, (request, last))) => {
+        Ok((greeted, (request, last))) => {
             say(socket, request, &last).await;
-            Ok((hello, place))
+            Ok(greeted)
         }
         Err((request, packet)) => {
             let reason = packet.to_string();
@@ -74,8 +75,10 @@ pub(super) async fn greet<H: Handler>(
 
 /// A refusal, and the message that it answers.
 type RefusedHello = (u64, ErrorPacket);
-/// A connection that is let in: its place, and the last word of the greeting.
-type Admitted = (Hello, OwnedSemaphorePermit, (u64, Message));
+/// A connection that is let in: its hello, its place, and the seals of what follows where there is a secret.
+pub(super) type Greeted = (Hello, OwnedSemaphorePermit, Option<Seals>);
+/// The same, and the last word of the greeting.
+type Admitted = (Greeted, (u64, Message));
 
 /// Everything that a connection must pass. Who cannot prove the secret learns nothing of the cluster.
 async fn admit<H: Handler>(
@@ -103,11 +106,15 @@ async fn admit<H: Handler>(
     let refused = |packet| (request, packet);
     let welcome = welcome(&hello, shared).map_err(refused)?;
     let place = shared.place(hello.role, socket).map_err(refused)?;
-    let last = match proven {
-        None => Message::Welcome(welcome),
-        Some(proven) => Message::Proven(proven.answer(&welcome)),
+    let (last, seals) = match proven {
+        None => (Message::Welcome(welcome), None),
+        Some(proven) => {
+            let came = std::mem::take(&mut input.buffer);
+            let seals = proven.seals(came);
+            (Message::Proven(proven.answer(&welcome)), Some(seals))
+        }
     };
-    Ok((hello, place, (request, last)))
+    Ok(((hello, place, seals), (request, last)))
 }
 
 fn request_of(incoming: &Incoming) -> u64 {
@@ -134,6 +141,11 @@ impl ProvenHello<'_> {
             proof: Bytes::copy_from_slice(proof.as_bytes()),
             welcome: bytes.freeze(),
         }
+    }
+
+    fn seals(&self, came: BytesMut) -> Seals {
+        let side = Prover::Accepts;
+        self.secret.seals(side, &self.hello, &self.nonce, came)
     }
 }
 

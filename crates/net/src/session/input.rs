@@ -10,8 +10,9 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::OwnedReadHalf;
 
-use crate::connection::{READ_BYTES, Turn};
+use crate::connection::{READ_BYTES, SEALED_READ_BYTES, Turn};
 use crate::in_flight::{InFlight, InFlightPart, KeptBuffers};
+use crate::seal::Opener;
 
 /// A socket that is read, before the hello and after.
 pub(super) trait Readable: AsyncRead + Unpin {
@@ -42,6 +43,8 @@ pub(super) struct Input {
     /// Unfinished messages of a client.
     pub(super) part: InFlightPart,
     pub(super) kept: KeptBuffers,
+    /// Opens what comes, once a secret is proven.
+    pub(super) opener: Option<Opener>,
 }
 
 impl Input {
@@ -58,18 +61,28 @@ impl Input {
     }
 
     pub(super) fn has_room(&mut self, more: usize) -> bool {
-        let unfinished = self.decoder.unfinished_bytes();
-        self.part.try_set(unfinished + self.buffer.len() + more)
+        let held = self.held_bytes();
+        self.part.try_set(held + more)
+    }
+
+    /// What has come and is no message yet.
+    fn held_bytes(&self) -> usize {
+        let sealed = self.opener.as_ref().map_or(0, |opener| opener.sealed.len());
+        self.decoder.unfinished_bytes() + self.buffer.len() + sealed
     }
 
     /// So much beside what has come and is no message yet.
     pub(super) fn holds(&mut self, more: usize) {
-        let unfinished = self.decoder.unfinished_bytes();
-        self.part.set(unfinished + self.buffer.len() + more);
+        let held = self.held_bytes();
+        self.part.set(held + more);
     }
 
     /// The next message that has come by now.
     pub(super) fn decoded(&mut self) -> Result<Option<Incoming>, String> {
+        if let Some(opener) = &mut self.opener {
+            let opened = opener.open(&mut self.buffer);
+            opened.map_err(|error| error.to_string())?;
+        }
         let incoming = self.decoder.next(&mut self.buffer);
         let incoming = incoming.map_err(|error| error.to_string())?;
         if incoming.is_some() {
@@ -97,7 +110,11 @@ impl Input {
             if is_client && self.buffer.is_empty() && self.kept.lets_go() {
                 self.buffer = BytesMut::new();
             }
-            let (in_flight, buffer, kept) = (&self.in_flight, &mut self.buffer, &mut self.kept);
+            let (in_flight, kept) = (&self.in_flight, &mut self.kept);
+            let (buffer, read_max) = match &mut self.opener {
+                Some(opener) => (&mut opener.sealed, SEALED_READ_BYTES),
+                None => (&mut self.buffer, usize::MAX),
+            };
             let read = async {
                 let read_bytes = match is_client {
                     true => {
@@ -107,7 +124,7 @@ impl Input {
                     }
                     false => READ_BYTES,
                 };
-                let most = more.max(read_bytes);
+                let most = more.max(read_bytes).min(read_max);
                 buffer.reserve(most);
                 kept.has_grown_to(buffer.capacity());
                 socket.read_buf(&mut buffer.limit(most)).await
@@ -123,7 +140,7 @@ impl Input {
                 Ok(Ok(bytes)) => {
                     self.read_at = Instant::now();
                     // At once, so that those who read next see it.
-                    let holds = self.decoder.unfinished_bytes() + self.buffer.len();
+                    let holds = self.held_bytes();
                     self.part.grow_to(holds);
                     self.part.moved(bytes);
                     self.turn.took(bytes).await;

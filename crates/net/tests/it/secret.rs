@@ -1,7 +1,10 @@
 //! A shared secret: who knows it comes in, in its role, and nobody else does.
 
+use std::time::{Duration, Instant};
+
 use bytes::{Bytes, BytesMut};
 use staves_net::{Connection, Identity, NetError, Options, Secret, Secrets, Server};
+use staves_wire::directory::Propose;
 use staves_wire::frame::{self, Decoder, Envelope, Incoming, Limits};
 use staves_wire::hello::{Challenge, Proven, Role, Welcome};
 use staves_wire::{ErrorCode, Message, Opcode};
@@ -227,5 +230,117 @@ fn nothing_but_a_proof_answers_a_challenge_and_each_is_new() {
         });
         let [one, two] = nonces;
         assert_ne!(one.await, two.await, "a challenge is new each time");
+    });
+}
+
+/// One on the way who passes the greeting on, and then says something of his own, or changes what the other says.
+async fn relay_until_proven(to: String, says: Says) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let addr = listener.local_addr().expect("an address").to_string();
+    tokio::spawn(async move {
+        let (mut near, _) = listener.accept().await.expect("a connection");
+        let mut far = TcpStream::connect(to).await.expect("it listens");
+        for at_near in [true, false, true, false] {
+            let (from, to) = match at_near {
+                true => (&mut near, &mut far),
+                false => (&mut far, &mut near),
+            };
+            let mut bytes = vec![0; 4096];
+            let read = from.read(&mut bytes).await.expect("it is open");
+            to.write_all(&bytes[..read]).await.expect("it listens");
+        }
+        match says {
+            Says::Nothing => {}
+            Says::Own => {
+                let mut bytes = BytesMut::new();
+                let envelope = Envelope {
+                    request: 1,
+                    ..Envelope::default()
+                };
+                frame::encode(envelope, &ask(77), &mut bytes);
+                far.write_all(&bytes).await.expect("it listens");
+            }
+            Says::Changed => {
+                let mut bytes = vec![0; 4096];
+                let read = near.read(&mut bytes).await.expect("it asks");
+                // The last byte of the request: how long it waits.
+                bytes[read - 1] ^= 1;
+                far.write_all(&bytes[..read]).await.expect("it listens");
+            }
+        }
+        let _ = copy_bidirectional(&mut near, &mut far).await;
+    });
+    addr
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Says {
+    Nothing,
+    Own,
+    Changed,
+}
+
+/// Regression: somebody who listened at the address of a node that was down, or that a tool was given by mistake, had two honest sides
+/// prove themselves to each other through him, and was a node then: he deleted a pool.
+#[test]
+fn who_passes_the_proofs_on_gains_nothing() {
+    block_on(async {
+        let identity = node(1).with_secrets(Some(Secrets {
+            nodes: secret(NODES),
+            clients: Some(secret(CLIENTS)),
+        }));
+        let script = Script::default();
+        let options = Options::default();
+        let server = Server::bind("127.0.0.1:0", identity, options, script.clone()).await;
+        let addr = server.as_ref().expect("a port").local_addr().to_string();
+        for (role, byte) in [(node(7), NODES), (Identity::admin(CLUSTER), CLIENTS)] {
+            let who = role.with_secret(Some(secret(byte)));
+            for says in [Says::Nothing, Says::Own, Says::Changed] {
+                let relayed = relay_until_proven(addr.clone(), says).await;
+                let connection = open(&relayed, &who).await.expect("both prove themselves");
+                let deadline = Instant::now() + Duration::from_secs(5);
+                let answer = connection.call(&ask(100), deadline).await;
+                match says {
+                    Says::Nothing => assert_eq!(answer.expect("an answer"), status(100)),
+                    Says::Own | Says::Changed => {
+                        let error = answer.expect_err("the connection ends");
+                        let text = error.to_string();
+                        assert!(text.contains("was not sealed by who proved"), "{text}");
+                    }
+                }
+            }
+        }
+        let seen = script.seen.lock().unwrap();
+        assert_eq!(*seen, [100; 2], "nothing of his is done");
+    });
+}
+
+/// Messages of all sizes, sealed: in one record, in many, and in many frames.
+#[test]
+fn sealed_messages_come_as_they_were() {
+    block_on(async {
+        let (_server, addr) = guarded().await;
+        for (role, byte) in [(node(7), NODES), (Identity::client(CLUSTER), CLIENTS)] {
+            let connection = open(&addr, &role.with_secret(Some(secret(byte)))).await;
+            let connection = connection.expect("it proves its secret");
+            let calls = [10, 16_344, 16_345, 70_000, 3 << 20, 4, 1 << 20].map(|len| {
+                let connection = connection.clone();
+                tokio::spawn(async move {
+                    let deadline = Instant::now() + Duration::from_secs(20);
+                    let answer = connection.call(&ask_cache(len), deadline).await;
+                    assert_eq!(answer.expect("an answer"), status(len as usize));
+                    let change = Bytes::from(vec![9; len as usize / 2]);
+                    let propose = Message::Propose(Propose {
+                        expected: None,
+                        change,
+                    });
+                    let answer = connection.call(&propose, deadline).await;
+                    assert_eq!(answer.expect("an answer"), status(len as usize / 2));
+                })
+            });
+            for call in calls {
+                call.await.expect("no panic");
+            }
+        }
     });
 }
