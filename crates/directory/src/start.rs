@@ -204,9 +204,16 @@ impl Inner {
         let (cluster, me) = (identity.cluster, identity.node);
         let network = self.network(cluster, me);
         let config = Arc::new(self.options.raft()?);
+        let no_store = |e| not_running(format!("its vote cannot be kept: {e}"));
+        self.store.give_up_lead(me).await.map_err(no_store)?;
         let raft = Raft::new(me, config, network.clone(), self.store.clone(), machine)
             .await
             .map_err(|e| not_running(format!("Raft cannot run on this data folder: {e}")))?;
+        let alone = raft.metrics().borrow().membership_config.voter_ids().eq([me]);
+        if alone {
+            // There is nobody to wait for. If it fails, the timer stands again.
+            let _ = raft.trigger().elect().await;
+        }
         self.core
             .set(Core {
                 raft,

@@ -53,6 +53,21 @@ impl RaftLogReader<Types> for Store {
     }
 }
 
+impl Store {
+    /// Gives up a lead of the life before: it is to be elected again. Raft would go on leading its term at once, and if the folder is an
+    /// older copy it would put other entries in the place of those that it had committed and lost.
+    pub(crate) async fn give_up_lead(&self, me: NodeId) -> Result<(), StorageError<NodeId>> {
+        let vote = self.memory.lock().vote;
+        match vote {
+            Some(vote) if vote.committed && vote.leader_id.voted_for() == Some(me) => {
+                let vote = Vote::new(vote.leader_id.get_term(), me);
+                self.clone().save_vote(&vote).await
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl RaftLogStorage<Types> for Store {
     type LogReader = Store;
 

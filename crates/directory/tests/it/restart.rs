@@ -1,10 +1,11 @@
 //! Restarts from the data folder.
 
+use std::path::Path;
 use std::time::Duration;
 
 use staves_model::NodeState;
 
-use crate::test_cluster::{PATIENCE, TestCluster, eventually};
+use crate::test_cluster::{PATIENCE, TestCluster, eventually, leader, others};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_alone_finds_its_map_again() {
@@ -100,4 +101,52 @@ async fn a_voter_that_missed_much_catches_up_when_it_returns() {
     for c in [&nodes[0], &nodes[1], &back] {
         cluster.kill(c).await;
     }
+}
+
+/// A copy of a node's folder, as a backup of a running machine has it.
+fn copy_folder(from: &Path, to: &Path) {
+    let _ = std::fs::remove_dir_all(to);
+    std::fs::create_dir(to).expect("a folder");
+    for entry in std::fs::read_dir(from).expect("it is there") {
+        let entry = entry.expect("a file");
+        std::fs::copy(entry.path(), to.join(entry.file_name())).expect("it is ours");
+    }
+}
+
+/// Regression: the leader that came back with an older copy of its folder went on leading its term without an election, and put other
+/// entries in the place of those that were committed: nothing was answered any more, or all was forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_with_an_older_folder_is_not_the_leader() {
+    let cluster = TestCluster::new();
+    let mut nodes = cluster.found(3).await;
+    let old = leader(&nodes).expect("one leads");
+    let name = old.map().nodes[&old.id()].name.clone();
+    let (folder, copy) = (cluster.folder(&name), cluster.folder("copy"));
+    copy_folder(&folder, &copy);
+    for _ in 0..20 {
+        old.touch(PATIENCE).await.expect("commits");
+    }
+    let (term, committed) = (old.directory.status().term, old.map().revision);
+    let rest = others(&nodes, &old);
+    eventually("all have it", || {
+        rest.iter().all(|n| n.map().revision >= committed)
+    })
+    .await;
+    cluster.kill(&old).await;
+    copy_folder(&copy, &folder);
+    let back = cluster.start(&name, &[]).await;
+    nodes = rest;
+    nodes.push(back);
+    for node in &nodes {
+        node.touch(PATIENCE).await.expect("it goes on");
+        assert!(node.map().revision > committed, "nothing was forgotten");
+        assert!(node.directory.status().term > term, "one was elected");
+    }
+    let revision = nodes.iter().map(|n| n.map().revision).max();
+    eventually("all have the same", || {
+        nodes.iter().all(|n| Some(n.map().revision) >= revision)
+    })
+    .await;
+    assert_eq!(nodes[0].map(), nodes[2].map());
+    cluster.kill_all(&nodes).await;
 }
