@@ -58,7 +58,7 @@ impl Drop for Pause<'_> {
 }
 
 impl Inner {
-    /// The voters to whom the lead may go, if this node leads and leaves, or has reached few nodes for a while and one of
+    /// The voters to whom the lead may go, if this node leads and leaves, hears nobody, or has reached few nodes for a while and one of
     /// them reaches more; none means that there is nothing to hand over, or nobody.
     pub fn heirs(&self) -> Vec<NodeId> {
         let Some(core) = self.core.get().filter(|_| self.leads().is_some()) else {
@@ -69,10 +69,10 @@ impl Inner {
             return Vec::new();
         };
         let leaving = leader_state.stops.leaving(&map);
+        let up = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state == NodeState::Up);
         let stay = core.voters().into_iter().filter(|id| !leaving.contains(id));
-        if leaving.contains(&core.me) {
-            let up = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state == NodeState::Up);
-            stay.filter(up).collect()
+        if leaving.contains(&core.me) || leader_state.detector.hears_nobody(core.me) {
+            stay.filter(|id| *id != core.me && up(id)).collect()
         } else if leader_state.planner.is_narrow(core.me) {
             let cuts = leader_state.detector.cuts();
             heirs_of_narrow(&map, &cuts, core.me, &stay.collect())

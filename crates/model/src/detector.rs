@@ -13,7 +13,9 @@
 //!
 //! **A reporter that is left alone** (two nodes in all, or all others suspected themselves) may have
 //! been paused itself, and found all others silent when it woke. So a lone silence must stand for a while
-//! before it counts; a live node answers again in that time. A lone refusal need not.
+//! before it counts; a live node answers again in that time. A lone refusal need not. Where there are several others, and
+//! nobody but it misses any of them, it is more likely that its own link is slow: its word must stand for much longer, and if it leads the
+//! directory it gives that up ([`Detector::hears_nobody`]).
 //!
 //! Drivers answer a request for a probe with its finding, `Alive` included. A node that has
 //! reported another one and then receives from it reports `Alive` at once, which withdraws its report.
@@ -24,6 +26,7 @@
 //! time does not spend it on takeovers. A refused connection counts at once all the same.
 
 mod case;
+mod lone;
 mod returns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +35,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use self::case::Case;
+use self::lone::Lone;
 use self::returns::Returns;
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, Group, NodeState};
@@ -56,6 +60,8 @@ pub struct DetectorConfig {
     pub probed_within: Duration,
     /// The time after which the report of a single node is enough.
     pub alone_after: Duration,
+    /// The same where that node alone misses all others, and there are several.
+    pub alone_against_all: Duration,
     /// The time before a verdict that has not reached the map is repeated.
     pub verdict_again: Duration,
 }
@@ -68,6 +74,7 @@ impl Default for DetectorConfig {
             probers: 3,
             probed_within: Duration::from_millis(300),
             alone_after: Duration::from_millis(300),
+            alone_against_all: Duration::from_millis(5000),
             verdict_again: Duration::from_millis(250),
         }
     }
@@ -143,6 +150,7 @@ pub struct Detector {
     config: DetectorConfig,
     cases: BTreeMap<NodeId, Case>,
     returns: Returns,
+    lone: Lone,
 }
 
 impl Detector {
@@ -152,6 +160,7 @@ impl Detector {
             config,
             cases: BTreeMap::new(),
             returns: Returns::default(),
+            lone: Lone::default(),
         }
     }
 
@@ -159,6 +168,13 @@ impl Detector {
     pub fn reset(&mut self) {
         self.cases.clear();
         self.returns = Returns::default();
+        self.lone = Lone::default();
+    }
+
+    /// True if this node has missed all others for a while, of which there are several, and nobody else misses any of them: its own
+    /// link is slow, or it lacks processor time, whoever still follows it.
+    pub fn hears_nobody(&self, node: NodeId) -> bool {
+        self.lone.lasts_for(node)
     }
 
     /// True if a recent report suspects this node.
@@ -194,6 +210,7 @@ impl Detector {
             .filter(|(_, c)| long(c))
             .map(|(n, _)| *n)
             .collect();
+        self.lone.look(now, map, &self.cases, &doubted);
         for suspect in suspects {
             self.judge(now, map, suspect, &doubted, out);
         }
@@ -254,6 +271,7 @@ impl Detector {
         out: &mut Findings,
     ) {
         let config = self.config;
+        let lone = self.lone.is_now();
         let patience = self.returns.patience(suspect);
         let Some(case) = self.cases.get_mut(&suspect) else {
             return;
@@ -275,10 +293,14 @@ impl Detector {
             .count();
         let looked: BTreeSet<NodeId> = case.looked(now).collect();
         let alone = planted(Mutant::LoneWordBelieved);
+        let alone_after = match lone {
+            true => config.alone_against_all,
+            false => config.alone_after,
+        };
         // However long others complain: requests fail for many reasons, and whoever likes may say that theirs did.
         let heard = alone
             || !looked.is_empty()
-                && (against.len() >= 2 || case.lone_word_counts(now, config.alone_after));
+                && (against.len() >= 2 || case.lone_word_counts(now, alone_after));
         let words_needed = if alone { 1 } else { able.clamp(1, 2) };
         let looked_for =
             alone || case.is_refused() || case.others_looked(now, config.probed_within);

@@ -235,11 +235,63 @@ fn where_two_are_not_left_one_decides_but_not_in_haste() {
     assert_eq!(court.hear(&[]).0, vec![2]);
     let mut court = Court::of(2);
     assert_eq!(court.hear(&[(1, 2, Refused)]).0, vec![2]);
-    // Two of three die at once: the third does not wait for the word of a dead one.
-    let mut court = Court::of(3);
-    assert!(court.hear(&[(1, 2, Silent), (1, 3, Silent)]).0.is_empty());
+    // Two of four die at once: the others do not wait for the words of the dead.
+    let mut court = Court::of(4);
+    let words = [(1, 2, Silent), (1, 3, Silent), (4, 2, Silent)];
+    assert!(court.hear(&words).0.is_empty());
     court.wait(300);
-    assert_eq!(court.hear(&[(1, 2, Silent), (1, 3, Silent)]).0, vec![2, 3]);
+    assert_eq!(court.hear(&words).0, vec![2]);
+}
+
+/// Regression: the directory's leader, on a slow link, took all others for dead by its own word alone, again and again, and went on leading:
+/// nothing was answered through any node for as long as the link was slow.
+#[test]
+fn who_alone_misses_all_others_condemns_nobody_for_long_and_leads_no_more() {
+    let mut court = Court::of(5);
+    let all: Vec<_> = (2..=5).map(|n| (1, n, Silent)).collect();
+    let mut waited = 0;
+    while court.hear(&all).0.is_empty() {
+        assert_eq!(court.detector.hears_nobody(NodeId(1)), waited >= 1300);
+        assert!(!court.detector.hears_nobody(NodeId(2)));
+        court.wait(100);
+        waited += 100;
+    }
+    assert_eq!(waited, 5000, "all the same, if it lasts");
+    // Where an answer comes now and then nobody is condemned, and it is seen all the same.
+    let mut court = Court::of(5);
+    for round in 0..100 {
+        let seldom = round % 10 == 9;
+        let sign = if seldom { Alive } else { Silent };
+        let words: Vec<_> = (2..=5).map(|n| (1, n, sign)).collect();
+        assert!(court.hear(&words).0.is_empty());
+        assert_eq!(court.detector.hears_nobody(NodeId(1)), round >= 13);
+        court.wait(100);
+    }
+    court.wait(3000);
+    court.hear(&[]);
+    assert!(!court.detector.hears_nobody(NodeId(1)), "over");
+    // Refused connections are no slow link.
+    let mut court = Court::of(5);
+    let gone: Vec<_> = (2..=5).map(|n| (1, n, Refused)).collect();
+    court.hear(&gone);
+    court.wait(300);
+    assert_eq!(court.hear(&gone).0, vec![2, 3, 4, 5]);
+}
+
+/// Where others miss one of them too, or it hears one, it is not alone with it.
+#[test]
+fn who_hears_one_or_is_not_the_only_one_is_not_alone() {
+    for words in [
+        vec![(1, 2, Silent), (1, 3, Silent)],
+        vec![(1, 2, Silent), (1, 3, Silent), (1, 4, Silent), (2, 3, Silent)],
+    ] {
+        let mut court = Court::of(4);
+        for _ in 0..20 {
+            court.hear(&words);
+            assert!(!court.detector.hears_nobody(NodeId(1)));
+            court.wait(100);
+        }
+    }
 }
 
 /// A pause of the one who judges must not look like the death of everybody else.
