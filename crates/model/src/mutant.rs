@@ -199,6 +199,8 @@ mutants! {
         NarrowNotSeen = 1081,
         NarrowAtOnce = 1082,
         ReporterBelieved = 1083,
+        FirstServesBehindCut = 1084,
+        BareUntilCalm = 1085,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

@@ -529,9 +529,12 @@ impl View<'_> {
     fn settle(&self, members: &[(MemberSlot, Member)]) -> Option<(EpochReason, NewEpoch)> {
         let (_, serving) = members.first()?;
         let first = self.desired()[0];
-        let moves = serving.id != first;
         let kept = self.kept_for_want_of_room(members);
         let stands = |x: &Member| self.wanted(x) || kept.contains(&x.id.node);
+        // It would not open, and the one that serves would be called back.
+        let misses = |(_, x): &(MemberSlot, Member)| apart(self.cuts, first.node, x.id.node);
+        let reaches_all = planted(Mutant::FirstServesBehindCut) || !members.iter().any(misses);
+        let moves = serving.id != first && reaches_all;
         let surplus = members.iter().any(|(_, x)| !stands(x));
         if !moves && !surplus {
             return None;
@@ -539,8 +542,10 @@ impl View<'_> {
         let stays = |x: &Member| stands(x) || (moves && x == serving);
         let mut seats: Vec<EpochSeat> =
             members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
-        // Stable: the ring's first before all others, who keep their order.
-        seats.sort_by_key(|(member, _)| *member != first);
+        if moves {
+            // Stable: the ring's first before all others, who keep their order.
+            seats.sort_by_key(|(member, _)| *member != first);
+        }
         let kind = if surplus {
             EpochReason::Finish
         } else {
@@ -600,16 +605,19 @@ impl View<'_> {
         Some((kind, self.epoch(seats, MemberSlot(coordinator as u8))))
     }
 
-    /// Finds somebody for vacant slots. Whether it did.
+    /// Finds somebody for vacant slots. Whether it did. A group that a cut has left with no loss to bear does not wait until it is calm:
+    /// those that it is without live, and come back as soon as the cut is gone.
     fn repair(&self, filling: bool, seats: &mut [Option<EpochSeat>]) -> bool {
         let m = usize::from(self.group.m);
         let calm = self.calm && !filling;
+        let bears_none = self.group.tolerates(|id| self.map.runs(id)) == Some(0);
+        let cut = bears_none && !self.cuts.is_empty() && !planted(Mutant::BareUntilCalm);
         self.fill_vacant(seats)
             || self.give_twins_up(seats)
             || self.double_up(Fit::Able, m, seats)
             || (calm && self.free_a_node(seats))
             || (calm && self.double_up(Fit::IfNeeded, m, seats))
-            || (calm && self.double_parity_up(seats))
+            || ((calm || cut && !filling) && self.double_parity_up(seats))
     }
 
     /// The first step of a move: a twin for the first member that is to go elsewhere.

@@ -85,6 +85,9 @@ impl TestCluster {
                     lived.stood_until = self.now.since(began);
                 }
             }
+            let groups = self.map.groups.values();
+            let bare = groups.filter(|g| g.tolerates(|id| self.map.runs(id)) == Some(0));
+            lived.bare += Duration::from_millis(25) * (bare.count() > 0).into();
             let new = self.keep(&reports);
             let new = epochs_of(&new).into_iter().cloned();
             lived
@@ -138,6 +141,8 @@ fn missed_by(group: &Group, leader: NodeId, cuts: &Cuts) -> Vec<MemberSlot> {
 pub(super) struct Lived {
     pub(super) epochs: Vec<(Duration, NewEpoch)>,
     pub(super) stood_until: Duration,
+    /// For how long some group bore no loss.
+    pub(super) bare: Duration,
 }
 
 impl Lived {

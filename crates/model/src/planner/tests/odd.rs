@@ -104,6 +104,86 @@ fn without_a_cut_the_reporter_is_believed() {
     assert_eq!(new.members[0].map(|x| x.node), Some(held[0]));
 }
 
+/// All choices of two cuts that have no node in common.
+fn two_cuts(held: &[NodeId]) -> Vec<Cuts> {
+    let pairs: Vec<(NodeId, NodeId)> = held
+        .iter()
+        .flat_map(|a| held.iter().filter(move |b| a < b).map(|b| pair(*a, *b)))
+        .collect();
+    let common = |(a, b): &(NodeId, NodeId), (c, d): &(NodeId, NodeId)| {
+        [a, b].contains(&c) || [a, b].contains(&d)
+    };
+    let all = pairs.iter().flat_map(|one| {
+        let others = pairs.iter().filter(move |other| one < other);
+        others.map(move |other| (*one, *other))
+    });
+    let all = all.filter(|(one, other)| !common(one, other));
+    all.map(|(one, other)| [one, other].into()).collect()
+}
+
+/// Regression: two cuts without a node in common put out all parity, whatever is chosen, and the group acknowledged without any for
+/// more than five seconds: one death then lost it.
+#[test]
+fn a_group_that_cuts_leave_without_parity_has_some_soon() {
+    for (nodes, scheme) in [(5, "3+2"), (6, "4+2")] {
+        let town = coded(nodes, scheme, 1);
+        let held = nodes_of(&town, 1);
+        for cuts in two_cuts(&held) {
+            let mut town = town.clone();
+            let lived = town.live_with(&cuts, None, Duration::from_secs(10));
+            let (bare, stood) = (lived.bare, lived.stood_until);
+            assert!(bare < Duration::from_millis(1500), "{cuts:?}: {bare:?}");
+            let group = &town.map.groups[&GroupId(1)];
+            assert!(group.tolerates(|id| town.map.runs(id)) >= Some(1), "{cuts:?}");
+            assert!(stood < Duration::from_secs(3), "{cuts:?}: {stood:?}");
+        }
+    }
+}
+
+/// Regression: the ring's first was made the one that serves though it did not reach another copy, and the one before was called back, three
+/// times a second for as long as the cuts lasted.
+#[test]
+fn copies_are_not_given_to_a_first_that_does_not_reach_them() {
+    let town = settled(5, "1+2", 32);
+    for cuts in two_cuts(&town.map.nodes.keys().copied().collect::<Vec<_>>()) {
+        let cut: BTreeSet<NodeId> = cuts.iter().flat_map(|(a, b)| [*a, *b]).collect();
+        let mut town = town.clone();
+        let whole = town.map.nodes.keys().find(|n| !cut.contains(n));
+        let dead = *whole.expect("five nodes");
+        let incarnation = town.map.nodes[&dead].incarnation;
+        let mut lived = town.live_with(&cuts, None, Duration::from_secs(5));
+        town.change(&Change::NodeDown {
+            node: dead,
+            incarnation,
+        });
+        let after = town.live_with(&cuts, None, Duration::from_secs(20));
+        lived.epochs.extend(after.epochs);
+        for id in town.map.groups.keys() {
+            let of = lived.epochs.iter().filter(|(_, new)| new.group == *id);
+            assert!(of.clone().count() <= 10, "{cuts:?}: {:?}", of.collect::<Vec<_>>());
+        }
+    }
+}
+
+#[test]
+fn planners_that_do_not_look_at_cuts_are_seen() {
+    for (mutant, test) in [
+        (
+            Mutant::BareUntilCalm,
+            a_group_that_cuts_leave_without_parity_has_some_soon as fn(),
+        ),
+        (
+            Mutant::FirstServesBehindCut,
+            copies_are_not_given_to_a_first_that_does_not_reach_them,
+        ),
+    ] {
+        crate::mutant::plant(Some(mutant));
+        let seen = std::panic::catch_unwind(test);
+        crate::mutant::plant(None);
+        assert!(seen.is_err(), "{mutant:?}");
+    }
+}
+
 #[test]
 fn a_planner_that_believes_every_reporter_is_seen() {
     crate::mutant::plant(Some(Mutant::ReporterBelieved));
