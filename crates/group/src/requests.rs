@@ -30,6 +30,10 @@ pub const REQUESTS_MAX: usize = REQUESTS_PER_CLIENT_MAX;
 
 /// Bytes that a request takes in the table beside its answer.
 const REQUEST_BYTES: usize = 128;
+/// Bytes that a client takes.
+const CLIENT_BYTES: usize = 128;
+/// Bytes that the requests of a client take together beside those of each: what is free in the leaves of their tree.
+const LEAF_BYTES: usize = 512;
 /// The part of a client's requests that goes at once where there are too many: to look for the client takes time.
 const FORGOTTEN_AT_ONCE: usize = 8;
 
@@ -102,6 +106,8 @@ pub struct RequestTable {
     answer_bytes: usize,
     /// Requests of all clients.
     count: usize,
+    /// The number of clients that have any.
+    with_requests: usize,
     remembered: RememberedBytes,
     /// The highest number that a forgotten client had used.
     forgotten: u64,
@@ -153,6 +159,7 @@ impl RequestTable {
         }
         self.answer_bytes = self.answer_bytes - bytes_before + client.answer_bytes;
         self.count = self.count - count_before + client.done.len();
+        self.with_requests += usize::from(count_before == 0);
         while self.answer_bytes > ANSWER_BYTES_MAX && self.forget_oldest_answer() {}
         self.remembered.set(self.bytes());
         let share = self.remembered.share();
@@ -162,7 +169,8 @@ impl RequestTable {
     }
 
     fn bytes(&self) -> usize {
-        self.answer_bytes + self.count * REQUEST_BYTES
+        let clients = self.clients.len() * CLIENT_BYTES + self.with_requests * LEAF_BYTES;
+        self.answer_bytes + self.count * REQUEST_BYTES + clients
     }
 
     /// Makes room for requests: of the client that takes most, the oldest go. Where all have but one, the client who was here longest
@@ -172,7 +180,7 @@ impl RequestTable {
         let several = self.clients.values_mut().filter(|c| c.done.len() > 1);
         let largest = several.max_by_key(|c| (weight(c), Reverse(c.last_seq)));
         let Some(client) = largest else {
-            let some = self.count > 0;
+            let some = !self.clients.is_empty();
             self.forget_oldest();
             return some;
         };
@@ -214,6 +222,7 @@ impl RequestTable {
             let forgotten = self.clients.remove(&id).unwrap_or_default();
             self.answer_bytes -= forgotten.answer_bytes;
             self.count -= forgotten.done.len();
+            self.with_requests -= usize::from(!forgotten.done.is_empty());
             let highest = forgotten.done.last_key_value().map_or(0, |(n, _)| *n);
             let reaches = highest
                 .max(forgotten.floor.saturating_sub(1))
@@ -472,8 +481,44 @@ mod tests {
         let each: usize = t.clients.values().map(|c| c.done.len()).sum();
         let bytes: usize = t.clients.values().map(|c| c.answer_bytes).sum();
         assert_eq!((t.len(), t.answer_bytes), (each, bytes));
+        let with_requests = t.clients.values().filter(|c| !c.done.is_empty());
+        assert_eq!(t.with_requests, with_requests.count());
         let again = RequestTable::load(&t.dump());
         assert!(again.dump() == t.dump());
+    }
+
+    /// Regression: a client with one request counted as 128 bytes, and took 700: a node whose clients came, wrote once to each of many
+    /// buckets and went took five times what it counted.
+    #[test]
+    fn clients_of_one_request_count_as_what_they_take() {
+        let first = RememberedBytes::bounded(1 << 20);
+        let mut table = RequestTable {
+            remembered: first.clone(),
+            ..RequestTable::default()
+        };
+        for client in 1..=1000 {
+            table.record(&delta(client, client, 0, client));
+        }
+        assert!(table.bytes() >= 1000 * 700, "{}", table.bytes());
+        assert_eq!((table.len(), table.with_requests), (1000, 1000));
+        let small = RememberedBytes::bounded(1 << 16);
+        let mut table = RequestTable {
+            remembered: small.clone(),
+            ..RequestTable::default()
+        };
+        for client in 1..=1000 {
+            table.record(&delta(client, client, 0, client));
+        }
+        assert!(table.bytes() <= 1 << 16, "{}", table.bytes());
+        assert!(table.clients.len() <= (1 << 16) / 700);
+        // Those that have had their answers, and stay.
+        for number in 2000..4000 {
+            let number = number * 2;
+            table.record(&delta(number % 1000, number, number, number));
+        }
+        assert!(table.bytes() <= 1 << 16, "{}", table.bytes());
+        drop(table);
+        assert_eq!(small.of_all(), (0, 0));
     }
 
     /// However many buckets a node has, and however large what their answers hold.
