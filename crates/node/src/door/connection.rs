@@ -254,7 +254,10 @@ impl Connection {
                 }
                 Ok(Some(frame)) => {
                     let place = executor.places.next();
-                    let command = Command::of(frame.args, executor.running.value_bytes_max);
+                    let command = match executor.too_many(frame.args.len() / 2) {
+                        Some(text) => Command::Refused(text),
+                        None => Command::of(frame.args, executor.running.value_bytes_max),
+                    };
                     if executor.waits_for_turn(&command) {
                         break;
                     }
@@ -561,6 +564,9 @@ impl Executor {
             && let Some(text) = cross_slot(ops)
         {
             return self.places.tail(&mut self.output).error(text);
+        }
+        if let Some(text) = self.too_many(ops.len()) {
+            return self.error(&text);
         }
         let op_bytes = ops.len() * OP_BYTES;
         if op_bytes > OWN_BYTES {

@@ -102,7 +102,8 @@ impl RemoteOps {
             bytes => (answer_bytes / bytes).max(1),
         };
         let queued = self.queued.iter();
-        let mut ops = queued.filter(|(at, _)| places.binary_search(at).is_ok());
+        let ops = queued.filter(|(at, _)| places.binary_search(at).is_ok());
+        let mut ops = ops.take(places.len());
         let too_many = ops.position(|(_, wanted)| {
             let is_read = !wanted.op.is_write;
             let too_many = is_read && reads_max == 0;
@@ -175,15 +176,21 @@ impl RemoteOps {
         });
     }
 
+    /// Those at these places, which are in order. What lies behind the last of them is not looked at: a command may have very many.
     fn take(&mut self, places: &[(u64, u32)]) -> Vec<((u64, u32), RemoteOp)> {
-        let queued = std::mem::take(&mut self.queued);
         let mut batch = Vec::with_capacity(places.len());
+        let mut passed = Vec::new();
         let mut places = places.iter().peekable();
-        for (at, wanted) in queued {
+        while places.peek().is_some()
+            && let Some((at, wanted)) = self.queued.pop_front()
+        {
             match places.next_if_eq(&&at) {
                 Some(_) => batch.push((at, wanted)),
-                None => self.queued.push_back((at, wanted)),
+                None => passed.push((at, wanted)),
             }
+        }
+        while let Some(one) = passed.pop() {
+            self.queued.push_front(one);
         }
         let reads = batch.iter().filter(|(_, op)| !op.op.is_write).count();
         self.reads -= reads;

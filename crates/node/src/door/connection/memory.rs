@@ -6,7 +6,7 @@ use staves_wire::ErrorCode;
 use staves_wire::cache::Op;
 use staves_wire::service::Answer;
 
-use super::{ANSWERS_STEP_BYTES, Connection, Executor, OUTPUT_BYTES_MAX};
+use super::{ANSWERS_STEP_BYTES, Connection, Executor, OP_BYTES, OUTPUT_BYTES_MAX};
 
 impl Connection {
     /// Tells what it holds. Returns true if more may be read: an unfinished command counts as far as it is known how long it is.
@@ -53,6 +53,17 @@ impl Connection {
 }
 
 impl Executor {
+    /// The refusal of a command of so many operations, if they take more memory than there is for all requests.
+    pub(super) fn too_many(&self, ops: usize) -> Option<String> {
+        let ops_max = self.running.in_flight.bytes_max() / OP_BYTES;
+        (ops > ops_max).then(|| {
+            format!(
+                "ERR a command may have at most {ops_max} keys here, for what each takes while it waits: send several commands, or give \
+                 the node more memory for requests (in_flight_bytes_max)"
+            )
+        })
+    }
+
     /// The bytes that the next batch to other nodes may ask for, and those of them for which it has taken memory. The error is
     /// true if it has waited for memory long enough, and is to be refused.
     pub(super) fn answer_room(&mut self, bytes: usize) -> Result<(usize, usize), bool> {
