@@ -90,7 +90,7 @@ fn answer(running: &Arc<Running>, peer: &PeerInfo, request: Message, mut reply: 
         RequestCost::Own => at_once(running, peer.hello.role, request, reply),
         RequestCost::Waits => {
             reply.mark_costly();
-            apart(running, request, reply);
+            apart(running, peer.hello.role, request, reply);
         }
         RequestCost::Much => {
             reply.mark_costly();
@@ -124,9 +124,10 @@ fn at_once(running: &Arc<Running>, role: Role, request: Message, mut reply: Repl
 }
 
 /// Of [`RequestCost::Waits`].
-fn apart(running: &Arc<Running>, request: Message, reply: Reply) {
+fn apart(running: &Arc<Running>, role: Role, request: Message, reply: Reply) {
     match request {
         Message::FileLost(ask) => files::lost(running, ask, reply),
+        _ if role == Role::Client => reply.error(ErrorCode::Denied, NOT_A_TOOL),
         Message::NodeStop(target) => node_stop(running, target, false, reply),
         Message::NodeStopForced(target) => node_stop(running, target, true, reply),
         Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
@@ -134,6 +135,8 @@ fn apart(running: &Arc<Running>, request: Message, reply: Reply) {
         other => unasked(&other, reply),
     }
 }
+
+const NOT_A_TOOL: &str = "applications may not change the cluster: say hello as a tool";
 
 fn unasked(request: &Message, reply: Reply) {
     let text = format!(
@@ -319,7 +322,7 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             "only pools may be changed, and nodes drained, resumed or forgotten: all else the \
              directory decides",
         ),
-        Role::Client => Err("applications may not change the cluster: say hello as a tool"),
+        Role::Client => Err(NOT_A_TOOL),
         Role::Admin | Role::Node => Ok(()),
     }
 }
