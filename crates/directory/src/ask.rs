@@ -16,7 +16,8 @@ use crate::directory::{Core, Inner};
 use crate::elections;
 use crate::error::DirectoryError;
 use crate::message::{
-    Envelope, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse, encode, open_envelope,
+    Envelope, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse, PreVote, encode,
+    open_envelope,
 };
 use crate::transport::TransportError;
 use crate::waiting::WaitNotice;
@@ -283,9 +284,10 @@ impl Inner {
                 }
                 Err(e) => PeerResponse::Failed(e.to_string()),
             },
-            PeerRequest::PreVote { last_log } => PeerResponse::PreVote {
+            PeerRequest::PreVote { last_log } => PeerResponse::PreVote(PreVote {
                 granted: elections::would_vote(&self, core, last_log),
-            },
+                has_more: self.store.last_log() > last_log,
+            }),
             PeerRequest::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
                 Ok(answer) => PeerResponse::Snapshot(answer),
                 Err(RaftError::APIError(e)) => PeerResponse::SnapshotMismatch(e),

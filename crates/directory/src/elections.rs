@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use openraft::BasicNode;
 use rand::Rng;
 use staves_model::{ElectionTimer, ElectionTimes, ElectionView, Time, may_win};
 use tokio::task::JoinSet;
@@ -21,6 +22,8 @@ use tokio::task::JoinSet;
 use crate::directory::{Core, Inner};
 use crate::types::LogId;
 
+/// The time that those have to answer whom a node asks that votes alone.
+const OTHERS_ANSWER: Duration = Duration::from_millis(200);
 /// Time between two looks at the timers.
 const LOOK: Duration = Duration::from_millis(25);
 
@@ -81,14 +84,17 @@ async fn may_be_elected(inner: &Inner, core: &Core) -> bool {
         return false;
     }
     let last_log = inner.store.last_log();
+    if sets.iter().all(|set| set.len() == 1) && is_left_behind(inner, core, last_log).await {
+        return false;
+    }
     let patience = inner.options.times.election.vote_lease();
     let mut answers = JoinSet::new();
     for (voter, node) in membership.nodes() {
         if *voter != core.me && sets.iter().any(|set| set.contains(voter)) {
             let (voter, link) = (*voter, core.network.link(*voter, node));
             answers.spawn(async move {
-                let would = link.pre_vote(last_log, patience).await;
-                would.then_some(voter)
+                let would = link.pre_vote(last_log, patience).await?;
+                would.granted.then_some(voter)
             });
         }
     }
@@ -100,6 +106,29 @@ async fn may_be_elected(inner: &Inner, core: &Core) -> bool {
         }
     }
     true
+}
+
+/// True if a node that this one's map knows has more of the log, though this one votes alone by what it has: its folder is an older copy,
+/// and others vote now. It waits until their leader sends it what it lacks.
+async fn is_left_behind(inner: &Inner, core: &Core, last_log: Option<LogId>) -> bool {
+    let map = inner.map();
+    let mut answers = JoinSet::new();
+    for node in map.nodes.values().filter(|node| node.id != core.me) {
+        let link = core
+            .network
+            .link(node.id, &BasicNode::new(node.native.clone()));
+        answers.spawn(link.pre_vote(last_log, OTHERS_ANSWER));
+    }
+    let mut behind = false;
+    while let Some(answer) = answers.join_next().await {
+        behind |= matches!(answer, Ok(Some(vote)) if vote.has_more);
+    }
+    if behind {
+        tracing::warn!(
+            "this node's data folder is from when it voted alone, and others have gone on since: it waits for them"
+        );
+    }
+    behind
 }
 
 /// The pre-vote of this node for a candidate whose log ends there. A leader gives none.

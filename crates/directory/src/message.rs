@@ -30,7 +30,8 @@ use crate::types::{Applied, LogId, Proposal, Types};
 /// 9. The calls of many groups are one request and one change.
 /// 10. A call that asks for a step carries that step.
 /// 11. A voter asks the others for their votes before it stands.
-pub const VERSION: u8 = 11;
+/// 12. The answer to that says whether the log of who gives it has more.
+pub const VERSION: u8 = 12;
 
 /// Most calls of one request.
 pub const CALLS_MAX: usize = 256;
@@ -252,10 +253,16 @@ pub(crate) enum PeerResponse {
     },
     /// The receiver could not: it starts, stops, or its store failed.
     Failed(String),
-    /// Granted if the receiver would vote for the sender now.
-    PreVote {
-        granted: bool,
-    },
+    PreVote(PreVote),
+}
+
+/// The answer to a candidate before it stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PreVote {
+    /// The receiver would vote for the sender now.
+    pub granted: bool,
+    /// The receiver's log goes on behind the end of the sender's.
+    pub has_more: bool,
 }
 
 pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {

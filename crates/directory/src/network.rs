@@ -22,7 +22,7 @@ use staves_model::{ClusterId, ClusterMap, Incarnation, NodeId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::message::{Envelope, PeerRequest, PeerResponse, VERSION, decode, encode};
+use crate::message::{Envelope, PeerRequest, PeerResponse, PreVote, VERSION, decode, encode};
 use crate::transport::{Transport, TransportError};
 use crate::types::{LogId, Types};
 
@@ -203,12 +203,19 @@ impl RaftLink {
         }
     }
 
-    /// Asks for the node's pre-vote; this node's log ends there.
-    pub async fn pre_vote(mut self, last_log: Option<LogId>, deadline: Duration) -> bool {
+    /// Asks for the node's pre-vote; this node's log ends there. `None` if it does not answer.
+    pub async fn pre_vote(
+        mut self,
+        last_log: Option<LogId>,
+        deadline: Duration,
+    ) -> Option<PreVote> {
         let addr = self.network.address(self.target, &self.addr);
         let ask = PeerRequest::PreVote { last_log };
         let answer = self.any_way(&addr, ask, deadline).await;
-        matches!(answer, Ok(PeerResponse::PreVote { granted: true }))
+        match answer {
+            Ok(PeerResponse::PreVote(vote)) => Some(vote),
+            _ => None,
+        }
     }
 
     /// Sends straight, or through the node that last passed something on; and, while no answer comes, other ways as well:

@@ -209,11 +209,6 @@ impl Inner {
         let raft = Raft::new(me, config, network.clone(), self.store.clone(), machine)
             .await
             .map_err(|e| not_running(format!("Raft cannot run on this data folder: {e}")))?;
-        let alone = raft.metrics().borrow().membership_config.voter_ids().eq([me]);
-        if alone {
-            // There is nobody to wait for. If it fails, the timer stands again.
-            let _ = raft.trigger().elect().await;
-        }
         self.core
             .set(Core {
                 raft,

@@ -150,3 +150,34 @@ async fn a_leader_with_an_older_folder_is_not_the_leader() {
     assert_eq!(nodes[0].map(), nodes[2].map());
     cluster.kill_all(&nodes).await;
 }
+
+/// Regression: the first node, restarted with a copy of its folder from when it alone voted, led by its own vote, and what the others had
+/// committed since was forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_from_when_it_voted_alone_makes_no_leader() {
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
+    let b = cluster.start("b", &["a"]).await;
+    eventually("it knows of the other", || a.map().nodes.len() == 2).await;
+    assert_eq!(a.directory.status().voters.len(), 1);
+    let (folder, copy) = (cluster.folder("a"), cluster.folder("copy"));
+    copy_folder(&folder, &copy);
+    let c = cluster.start("c", &["a"]).await;
+    for node in [&b, &c] {
+        eventually("three vote", || node.directory.status().voters.len() == 3).await;
+    }
+    for _ in 0..20 {
+        c.touch(PATIENCE).await.expect("commits");
+    }
+    let committed = c.map().revision;
+    cluster.kill(&a).await;
+    copy_folder(&copy, &folder);
+    let back = cluster.start("a", &[]).await;
+    let nodes = [back, b, c];
+    for node in &nodes {
+        node.touch(PATIENCE).await.expect("it goes on");
+        assert!(node.map().revision > committed, "nothing was forgotten");
+        assert_eq!(node.directory.status().voters.len(), 3);
+    }
+    cluster.kill_all(&nodes).await;
+}
