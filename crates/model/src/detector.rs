@@ -13,9 +13,9 @@
 //!
 //! **A reporter that is left alone** (two nodes in all, or all others suspected themselves) may have
 //! been paused itself, and found all others silent when it woke. So a lone silence must stand for a while
-//! before it counts; a live node answers again in that time. A lone refusal need not. Where there are several others, and
-//! nobody but it misses any of them, it is more likely that its own link is slow: its word must stand for much longer, and if it leads the
-//! directory it gives that up ([`Detector::hears_nobody`]).
+//! before it counts; a live node answers again in that time. A lone refusal need not. Where there are several others, and it misses all
+//! of them, it is more likely that its own link is slow: others must confirm what it says without its own word, or it must stand for much
+//! longer; and if it leads the directory it gives that up ([`Detector::hears_nobody`]).
 //!
 //! Drivers answer a request for a probe with its finding, `Alive` included. A node that has
 //! reported another one and then receives from it reports `Alive` at once, which withdraws its report.
@@ -60,7 +60,7 @@ pub struct DetectorConfig {
     pub probed_within: Duration,
     /// The time after which the report of a single node is enough.
     pub alone_after: Duration,
-    /// The same where that node alone misses all others, and there are several.
+    /// The same where that node misses all others, and there are several.
     pub alone_against_all: Duration,
     /// The time before a verdict that has not reached the map is repeated.
     pub verdict_again: Duration,
@@ -171,8 +171,8 @@ impl Detector {
         self.lone = Lone::default();
     }
 
-    /// True if this node has missed all others for a while, of which there are several, and nobody else misses any of them: its own
-    /// link is slow, or it lacks processor time, whoever still follows it.
+    /// True if this node has missed all others for a while, of which there are several: its own link is slow, or it lacks processor
+    /// time, whoever still follows it.
     pub fn hears_nobody(&self, node: NodeId) -> bool {
         self.lone.lasts_for(node)
     }
@@ -271,7 +271,6 @@ impl Detector {
         out: &mut Findings,
     ) {
         let config = self.config;
-        let lone = self.lone.is_now();
         let patience = self.returns.patience(suspect);
         let Some(case) = self.cases.get_mut(&suspect) else {
             return;
@@ -293,14 +292,15 @@ impl Detector {
             .count();
         let looked: BTreeSet<NodeId> = case.looked(now).collect();
         let alone = planted(Mutant::LoneWordBelieved);
-        let alone_after = match lone {
+        let is_lone = |by: &NodeId| self.lone.is_now(*by);
+        let confirmed = against.iter().filter(|by| !is_lone(by)).count() >= 2;
+        let alone_after = match against.iter().any(is_lone) {
             true => config.alone_against_all,
             false => config.alone_after,
         };
         // However long others complain: requests fail for many reasons, and whoever likes may say that theirs did.
-        let heard = alone
-            || !looked.is_empty()
-                && (against.len() >= 2 || case.lone_word_counts(now, alone_after));
+        let heard =
+            alone || !looked.is_empty() && (confirmed || case.lone_word_counts(now, alone_after));
         let words_needed = if alone { 1 } else { able.clamp(1, 2) };
         let looked_for =
             alone || case.is_refused() || case.others_looked(now, config.probed_within);

@@ -1,4 +1,4 @@
-//! One reporter that misses all others, while nobody else misses any.
+//! Reporters that miss all others: what each says may be of its own link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,11 +13,11 @@ const LASTS_FOR: Duration = Duration::from_millis(1000);
 /// What was not seen for so long is over: on a slow link an answer comes now and then.
 const OVER_AFTER: Duration = Duration::from_millis(2000);
 
-/// Who it is, and when it was seen first and last.
-#[derive(Clone, Copy, Debug, Default)]
+/// Who they are, each with the first and the last time that it was seen.
+#[derive(Clone, Debug, Default)]
 pub(super) struct Lone {
-    seen: Option<(NodeId, Time, Time)>,
-    now: bool,
+    seen: BTreeMap<NodeId, (Time, Time)>,
+    now: BTreeSet<NodeId>,
 }
 
 impl Lone {
@@ -29,47 +29,44 @@ impl Lone {
         cases: &BTreeMap<NodeId, Case>,
         doubted: &BTreeSet<NodeId>,
     ) {
-        let lone = lone(now, map, cases, doubted);
-        self.now = lone.is_some();
-        self.seen = match (self.seen, lone) {
-            (Some((before, since, _)), Some(node)) if before == node => Some((node, since, now)),
-            (_, Some(node)) => Some((node, now, now)),
-            (seen, None) => seen.filter(|(_, _, last)| now.since(*last) < OVER_AFTER),
-        };
+        let reporters: BTreeSet<NodeId> = cases.values().flat_map(|c| c.against(now)).collect();
+        let misses_all = |who: &NodeId| misses_all(*who, now, map, cases, doubted);
+        self.now = reporters.into_iter().filter(misses_all).collect();
+        for node in &self.now {
+            self.seen.entry(*node).or_insert((now, now)).1 = now;
+        }
+        self.seen
+            .retain(|_, (_, last)| now.since(*last) < OVER_AFTER);
     }
 
-    /// True if there is one at present.
-    pub(super) fn is_now(&self) -> bool {
-        self.now
+    /// True if this one is one of them at present.
+    pub(super) fn is_now(&self, node: NodeId) -> bool {
+        self.now.contains(&node)
     }
 
-    /// True if this one is it, and has been for a while.
+    /// True if this one is one of them, and has been for a while.
     pub(super) fn lasts_for(&self, node: NodeId) -> bool {
-        let long = |(who, since, last): &(NodeId, Time, Time)| {
-            *who == node && last.since(*since) >= LASTS_FOR
-        };
-        self.seen.as_ref().is_some_and(long)
+        let long = |(since, last): &(Time, Time)| last.since(*since) >= LASTS_FOR;
+        self.seen.get(&node).is_some_and(long)
     }
 }
 
-fn lone(
+/// True if there are several others, and it misses all of them, but for those of which it is known that they are gone. What they say of
+/// each other does not count: it may not come through, or late.
+fn misses_all(
+    who: NodeId,
     now: Time,
     map: &ClusterMap,
     cases: &BTreeMap<NodeId, Case>,
     doubted: &BTreeSet<NodeId>,
-) -> Option<NodeId> {
-    let mut reporters = cases.values().flat_map(|case| case.against(now));
-    let first = reporters.next()?;
-    if reporters.any(|reporter| reporter != first) {
-        return None;
-    }
-    let refused = doubted
-        .iter()
-        .filter_map(|node| cases.get(node))
-        .any(Case::is_refused);
+) -> bool {
+    let is_gone = |id: &NodeId| cases.get(id).is_some_and(Case::is_refused);
     let up = map.nodes.values().filter(|n| n.state == NodeState::Up);
-    let mut others = up.map(|n| n.id).filter(|id| *id != first);
-    let missed = |id: NodeId| doubted.contains(&id);
-    let several = others.clone().count() >= 2;
-    (several && !refused && others.all(missed)).then_some(first)
+    let others = up.map(|n| n.id).filter(|id| *id != who && !is_gone(id));
+    let others: Vec<NodeId> = others.collect();
+    let misses = |id: &NodeId| {
+        let case = cases.get(id).filter(|_| doubted.contains(id));
+        case.is_some_and(|case| case.against(now).any(|by| by == who))
+    };
+    others.len() >= 2 && others.iter().all(misses)
 }

@@ -278,19 +278,44 @@ fn who_alone_misses_all_others_condemns_nobody_for_long_and_leads_no_more() {
     assert_eq!(court.hear(&gone).0, vec![2, 3, 4, 5]);
 }
 
-/// Where others miss one of them too, or it hears one, it is not alone with it.
+/// Regression: the same with a node that is dead indeed, or with another that is slow: what others said of those hid it.
 #[test]
-fn who_hears_one_or_is_not_the_only_one_is_not_alone() {
-    for words in [
-        vec![(1, 2, Silent), (1, 3, Silent)],
-        vec![(1, 2, Silent), (1, 3, Silent), (1, 4, Silent), (2, 3, Silent)],
-    ] {
-        let mut court = Court::of(4);
-        for _ in 0..20 {
-            court.hear(&words);
-            assert!(!court.detector.hears_nobody(NodeId(1)));
-            court.wait(100);
-        }
+fn who_misses_all_others_is_seen_beside_dead_and_slow_ones() {
+    let misses = |by: u64| {
+        (1..=5)
+            .filter(move |n| *n != by)
+            .map(move |n| (by, n, Silent))
+    };
+    let dead: Vec<_> = misses(1).chain([(2, 5, Silent), (3, 5, Silent)]).collect();
+    let mut court = Court::of(5);
+    court.hear(&dead);
+    court.wait(300);
+    assert_eq!(court.hear(&dead).0, vec![5], "two others say so");
+    let slow: Vec<_> = misses(1).chain(misses(5)).collect();
+    let mut court = Court::of(5);
+    for waited in 0..40 {
+        assert!(court.hear(&slow).0.is_empty(), "two lone words");
+        assert_eq!(court.detector.hears_nobody(NodeId(1)), waited >= 13);
+        court.wait(100);
+    }
+    let gone: Vec<_> = misses(1).chain([(2, 5, Refused)]).collect();
+    let mut court = Court::of(5);
+    assert_eq!(court.hear(&gone).0, vec![5]);
+    for _ in 0..20 {
+        court.wait(100);
+        assert!(court.hear(&gone).0.iter().all(|n| *n == 5));
+    }
+    assert!(court.detector.hears_nobody(NodeId(1)));
+}
+
+/// Who hears one of them misses not all.
+#[test]
+fn who_hears_one_is_not_alone() {
+    let mut court = Court::of(4);
+    for _ in 0..20 {
+        court.hear(&[(1, 2, Silent), (1, 3, Silent)]);
+        assert!(!court.detector.hears_nobody(NodeId(1)));
+        court.wait(100);
     }
 }
 

@@ -134,7 +134,10 @@ fn a_group_that_cuts_leave_without_parity_has_some_soon() {
             let (bare, stood) = (lived.bare, lived.stood_until);
             assert!(bare < Duration::from_millis(1500), "{cuts:?}: {bare:?}");
             let group = &town.map.groups[&GroupId(1)];
-            assert!(group.tolerates(|id| town.map.runs(id)) >= Some(1), "{cuts:?}");
+            assert!(
+                group.tolerates(|id| town.map.runs(id)) >= Some(1),
+                "{cuts:?}"
+            );
             assert!(stood < Duration::from_secs(3), "{cuts:?}: {stood:?}");
         }
     }
@@ -160,7 +163,11 @@ fn copies_are_not_given_to_a_first_that_does_not_reach_them() {
         lived.epochs.extend(after.epochs);
         for id in town.map.groups.keys() {
             let of = lived.epochs.iter().filter(|(_, new)| new.group == *id);
-            assert!(of.clone().count() <= 10, "{cuts:?}: {:?}", of.collect::<Vec<_>>());
+            assert!(
+                of.clone().count() <= 10,
+                "{cuts:?}: {:?}",
+                of.collect::<Vec<_>>()
+            );
         }
     }
 }
