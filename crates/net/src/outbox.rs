@@ -450,16 +450,13 @@ impl Outbox {
         }
     }
 
-    /// Writes a last word, if nothing is half written and the kernel takes it at once.
+    /// Writes a last word behind what was begun, if the kernel takes it at once.
     pub(crate) fn write_last(&self, socket: &OwnedWriteHalf, frame: BytesMut) {
         let mut writing = self.writing.lock();
-        if writing.done == 0 {
-            writing.rest.clear();
-            writing.rest.push_back(Piece::bulk(frame));
-            writing.seal();
-            // If it fails, the other side has left.
-            let _ = socket.try_write_vectored(&writing.slices());
-        }
+        writing.rest.push_back(Piece::bulk(frame));
+        writing.seal();
+        // If it fails, the other side has left.
+        let _ = socket.try_write_vectored(&writing.slices());
     }
 
     /// Writes whatever is put in, until writing fails or no progress is made for `stall_max`: neither
@@ -508,10 +505,10 @@ fn stalled(stall_max: Duration) -> io::Error {
 }
 
 impl Writing {
-    /// Seals all of `rest`, of which nothing is written yet.
+    /// Seals what is in `rest` and is not sealed yet.
     fn seal(&mut self) {
         if let Some(sealer) = &mut self.sealer {
-            for piece in &mut self.rest {
+            for piece in self.rest.iter_mut().filter(|p| p.seals.is_empty()) {
                 let seals = piece.records().map(|parts| sealer.seal(parts)).collect();
                 piece.seals = seals;
             }

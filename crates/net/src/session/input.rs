@@ -71,6 +71,12 @@ impl Input {
         self.decoder.unfinished_bytes() + self.buffer.len() + sealed
     }
 
+    /// Nothing has come that is no message yet.
+    fn is_empty(&self) -> bool {
+        let sealed = self.opener.as_ref();
+        self.buffer.is_empty() && sealed.is_none_or(|opener| opener.sealed.is_empty())
+    }
+
     /// So much beside what has come and is no message yet.
     pub(super) fn holds(&mut self, more: usize) {
         let held = self.held_bytes();
@@ -107,10 +113,14 @@ impl Input {
                 self.part.waits_no_more();
                 return self.decoder.give_up().map(Some).ok_or(text);
             }
-            if is_client && self.buffer.is_empty() && self.kept.lets_go() {
+            if is_client && self.is_empty() && self.kept.lets_go() {
                 self.buffer = BytesMut::new();
+                if let Some(opener) = &mut self.opener {
+                    opener.sealed = BytesMut::new();
+                }
             }
             let (in_flight, kept) = (&self.in_flight, &mut self.kept);
+            kept.has_grown_to(self.buffer.capacity());
             let (buffer, read_max) = match &mut self.opener {
                 Some(opener) => (&mut opener.sealed, SEALED_READ_BYTES),
                 None => (&mut self.buffer, usize::MAX),
@@ -149,5 +159,70 @@ impl Input {
                 Err(_) => return Err(format!("nothing came for {} ms", idle_max.as_millis())),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_testkit::block_on;
+    use staves_wire::frame::{Envelope, Limits, encode};
+    use staves_wire::hello::Ping;
+    use staves_wire::{Message, directory::Propose};
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::seal::{RECORD_BYTES_MAX, Sealer};
+
+    /// Regression: a client that had sent 150 kB, sealed, and rested kept more than a hundred, of which nothing was counted.
+    #[test]
+    fn a_sealed_connection_that_rests_holds_no_buffer() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let addr = listener.local_addr().expect("an address");
+            let mut client = TcpStream::connect(addr).await.expect("it listens");
+            let (mut socket, _) = listener.accept().await.expect("a connection");
+            let key = [7; 32];
+            let mut sealer = Sealer::new(key);
+            let mut frames = BytesMut::new();
+            let large = Message::Propose(Propose {
+                expected: None,
+                change: vec![1; 150_000].into(),
+            });
+            encode(Envelope::default(), &large, &mut frames);
+            let ping = Message::Ping(Ping {
+                clock: staves_model::Time::ZERO,
+            });
+            encode(Envelope::default(), &ping, &mut frames);
+            tokio::spawn(async move {
+                for record in frames.chunks(RECORD_BYTES_MAX) {
+                    let seal = sealer.seal([record, b""]);
+                    client.write_all(&seal).await.expect("it is read");
+                    client.write_all(record).await.expect("it is read");
+                }
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                drop(client);
+            });
+            let in_flight = InFlight::new(32 << 20);
+            let mut input = Input {
+                decoder: Decoder::new(Limits::default()),
+                buffer: BytesMut::new(),
+                read_at: Instant::now(),
+                turn: Turn::default(),
+                in_flight: in_flight.clone(),
+                part: InFlightPart::new(in_flight.clone()),
+                kept: KeptBuffers::new(in_flight),
+                opener: Some(Opener::new(key, BytesMut::new())),
+            };
+            for _ in 0..2 {
+                let next = input.next(&mut socket, Duration::from_secs(30), true).await;
+                assert!(matches!(next, Ok(Some(Incoming::Message(_)))), "{next:?}");
+            }
+            let rests = input.next(&mut socket, Duration::from_millis(50), true);
+            rests.await.expect_err("nothing comes");
+            let sealed = &input.opener.as_ref().expect("sealed").sealed;
+            // Of one whose beginning was read it says how much is left behind it.
+            assert_eq!((sealed.capacity(), input.buffer.capacity()), (0, 0));
+        });
     }
 }
