@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufReader, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ use crate::files::Files;
 const THREADS: usize = 8;
 /// A client that does not take an answer for so long is cut off.
 const WRITE: Duration = Duration::from_secs(30);
+/// Between two looks at the number of threads.
+const THREADS_LOOK: Duration = Duration::from_millis(10);
 /// A peer that is silent for so long is asked whether it is still there.
 const SILENT: Duration = Duration::from_secs(60);
 
@@ -29,6 +31,8 @@ pub struct RpcServer<S: Files> {
     export: Export<S>,
     connections: Mutex<Vec<Arc<NfsConnection>>>,
     connections_max: usize,
+    /// Threads of all connections, of closed ones too: a call goes on until it has its answer.
+    threads: AtomicUsize,
     began: Instant,
     over: AtomicBool,
 }
@@ -42,6 +46,8 @@ struct NfsConnection {
     /// Milliseconds from the server's beginning to the last call, or to when it came.
     used_ms: AtomicU64,
     has_called: AtomicBool,
+    /// Its threads that have not ended.
+    threads: AtomicUsize,
 }
 
 /// The place of the connection that has to go for another: of the address that has the most of them, one that has called nothing
@@ -71,6 +77,7 @@ impl<S: Files> RpcServer<S> {
             export,
             connections: Mutex::default(),
             connections_max: connections_max.max(1),
+            threads: AtomicUsize::new(0),
             began: Instant::now(),
             over: AtomicBool::new(false),
         })
@@ -104,20 +111,39 @@ impl<S: Files> RpcServer<S> {
             stream,
             used_ms: AtomicU64::new(self.now_ms()),
             has_called: AtomicBool::new(false),
+            threads: AtomicUsize::new(THREADS),
         });
         self.make_room(connection.clone());
+        self.wait_for_threads();
         for _ in 0..THREADS {
             let (server, own) = (self.clone(), connection.clone());
+            self.threads.fetch_add(1, Ordering::Relaxed);
             let started = Builder::new().name("nfs".into()).spawn(move || {
-                server.serve(&own);
-                server.forget(&own);
+                let is_over = server.serve(&own);
+                // Others may still have an answer to give to who has only said all that it had to say.
+                if own.threads.fetch_sub(1, Ordering::AcqRel) == 1 || !is_over {
+                    server.forget(&own);
+                }
+                server.threads.fetch_sub(1, Ordering::Relaxed);
             });
             if let Err(error) = started {
+                self.threads.fetch_sub(1, Ordering::Relaxed);
                 self.forget(&connection);
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// Waits until there are few enough threads for another connection's: those of closed ones wait for their source, and whoever
+    /// connects again and again would have any number of them.
+    fn wait_for_threads(&self) {
+        let threads_max = self.connections_max * THREADS;
+        while self.threads.load(Ordering::Relaxed) > threads_max
+            && !self.over.load(Ordering::Relaxed)
+        {
+            std::thread::sleep(THREADS_LOOK);
+        }
     }
 
     fn now_ms(&self) -> u64 {
@@ -148,27 +174,28 @@ impl<S: Files> RpcServer<S> {
         all.retain(|other| !Arc::ptr_eq(other, connection));
     }
 
-    /// Runs one thread of a connection: it takes the next call, leaves the rest to the others, and answers.
-    fn serve(&self, connection: &NfsConnection) {
+    /// Runs one thread of a connection: it takes the next call, leaves the rest to the others, and answers. True if no more calls come;
+    /// false if the connection is of no use any more.
+    fn serve(&self, connection: &NfsConnection) -> bool {
         let (mut record, mut reply) = (Vec::new(), XdrWriter::default());
         loop {
             match rpc::read_record(&mut *connection.reads.lock(), &mut record) {
                 Ok(true) => {}
-                Ok(false) => return,
+                Ok(false) => return true,
                 Err(error) => {
                     tracing::debug!(peer = %connection.peer, %error, "an NFS client is cut off");
-                    return;
+                    return false;
                 }
             }
             connection.used_ms.store(self.now_ms(), Ordering::Relaxed);
             connection.has_called.store(true, Ordering::Relaxed);
             if respond(&self.export, &record, &mut reply).is_err() {
                 tracing::debug!(peer = %connection.peer, "an NFS client sends what is no call");
-                return;
+                return false;
             }
             if let Err(error) = connection.writes.lock().write_all(reply.bytes()) {
                 tracing::debug!(peer = %connection.peer, %error, "an NFS client takes no answer");
-                return;
+                return false;
             }
         }
     }

@@ -12,7 +12,7 @@ mod versions;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use staves_mount::{
     FileError, Files, Folder, FolderFile, Kind, Listing, Mounted, Options, Stat, mount,
@@ -100,6 +100,8 @@ struct Seen {
     bytes: AtomicU64,
     ahead_bytes: AtomicU64,
     late: AtomicBool,
+    /// Reads wait for as long.
+    stands: AtomicBool,
     /// Only what is in memory can be had: bytes, and no names.
     silent: AtomicBool,
     empty: AtomicBool,
@@ -146,6 +148,10 @@ impl Files for Watched {
         self.seen
             .bytes
             .fetch_add(into.len() as u64, Ordering::Relaxed);
+        let begun = Instant::now();
+        while self.seen.stands.load(Ordering::Relaxed) && begun.elapsed().as_secs() < 30 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         if self.seen.late.load(Ordering::Relaxed) {
             return Err(FileError::TimedOut("nobody answered".into()));
         }

@@ -521,3 +521,60 @@ fn what_is_asked_for_again_and_again_is_looked_at_once_in_a_lifetime() {
     let bytes = client.read(&now, 0, 100).unwrap().0;
     assert_eq!(bytes, noise(2, 700_000)[..100]);
 }
+
+/// Regression: the first thread that saw the end cut the others off, which had answers to give.
+#[test]
+fn who_has_said_all_gets_all_answers() {
+    let source = source();
+    let server = serve(&source);
+    for _ in 0..20 {
+        let mut client = Client::connect(server.address());
+        let file = client.walk("a/b/file");
+        for i in 0..8u32 {
+            let args = say().string(&file).u64(u64::from(i) << 16).u32(1 << 16);
+            client.send([1000 + i, 0, 2, NFS, 3, 6], args);
+        }
+        client.stream.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((0..9).filter_map(|_| client.hear()).count(), 8);
+    }
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+/// Regression: each connection had eight threads, which went on until the source had answered when it was closed long ago: one client that
+/// connected again and again made fifteen hundred.
+#[test]
+fn threads_of_connections_that_left_are_bounded() {
+    let source = source();
+    let seen = Arc::new(Seen::default());
+    let watched = Watched {
+        folder: Folder::open(source.path()).unwrap(),
+        seen: seen.clone(),
+    };
+    let options = NfsOptions {
+        connections_max: 4,
+        ..NfsOptions::default()
+    };
+    let server = serve_nfs(watched, local(), &options).unwrap();
+    let file = Client::connect(server.address()).walk("a/b/file");
+    let before = threads();
+    seen.stands.store(true, Ordering::Relaxed);
+    let mut clients = Vec::new();
+    for _ in 0..60 {
+        let mut client = Client::connect(server.address());
+        for i in 0..8u32 {
+            let args = say().string(&file).u64(u64::from(i) << 16).u32(1 << 16);
+            client.send([1000 + i, 0, 2, NFS, 3, 6], args);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+        clients.push(client.stream.shutdown(Shutdown::Both));
+    }
+    let most = threads();
+    seen.stands.store(false, Ordering::Relaxed);
+    // Other tests of this process have threads, too.
+    assert!(most < before + 200, "{most} threads, {before} before");
+    let mut client = Client::connect(server.address());
+    assert!(client.read(&file, 0, 100).is_ok(), "it goes on");
+}
