@@ -272,6 +272,14 @@ fn wait_until_empty(
                 None,
             );
         }
+        if !map.nodes.get(&node.id).is_some_and(|n| n.draining) {
+            bail!(
+                "node {} ({}) drains no more: its drain was taken back, or it was forgotten, with {} left to move",
+                node.id,
+                node.name,
+                count(left, "bucket")
+            );
+        }
         // Programs have nothing to read on stderr but an error.
         if shown != Some(left) && out == Format::Table {
             let to_move = count(left, "bucket");

@@ -74,7 +74,9 @@ pub(crate) struct Opener {
 
 /// A record that the other side did not seal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("what came was not sealed by who proved the secret, or not in this order: somebody on the way has changed it")]
+#[error(
+    "what came was not sealed by who proved the secret, or not in this order: somebody on the way has changed it"
+)]
 pub(crate) struct NotSealed;
 
 impl Opener {

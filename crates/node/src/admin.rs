@@ -194,10 +194,15 @@ async fn let_in(door: Arc<Doorway>, local: IpAddr, request: Request, next: Next)
     answer
 }
 
+/// Most characters of a refused name that are said again.
+const HOST_CHARS_MAX: usize = 253;
+
 async fn answer(door: &Doorway, local: IpAddr, request: Request, next: Next) -> Response {
     match door.names.stranger(request.uri(), request.headers(), local) {
         None => next.run(request).await,
         Some(host) => {
+            // A name has 253 bytes at most: what is longer was not meant for one.
+            let host: String = host.chars().take(HOST_CHARS_MAX).collect();
             let text = format!(
                 "'{host}' is none of this node's names: ask for localhost, its address or its name, or start it with \
                  --advertise admin={host}\n"

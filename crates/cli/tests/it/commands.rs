@@ -496,6 +496,25 @@ fn nodes_are_shown_drained_and_stopped() {
     );
 }
 
+/// Regression: who waited for a drain that another took back waited in vain until the end.
+#[test]
+fn a_drain_that_is_taken_back_is_not_waited_for() {
+    let fake = Fake::start();
+    let waited = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| at(&fake, &["node", "drain", "1", "--wait", "60s"]));
+        let begun = Instant::now();
+        while !fake.with(|state| state.map.nodes[&NodeId(1)].draining) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "no drain begins");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(at(&fake, &["node", "resume", "1"]).code, Some(0));
+        waits.join().expect("no panic")
+    });
+    assert_eq!(waited.code, Some(1), "{}", waited.stderr);
+    let says = "node 1 (node-1) drains no more: its drain was taken back, or it was forgotten, with 2 buckets left to move";
+    assert!(waited.stderr.contains(says), "{}", waited.stderr);
+}
+
 fn needs_force(ran: &Ran) -> &str {
     assert_eq!(ran.code, Some(1), "{}{}", ran.stdout, ran.stderr);
     assert!(ran.stderr.ends_with("(needs-force)\n"), "{}", ran.stderr);
