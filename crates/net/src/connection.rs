@@ -489,7 +489,7 @@ impl Turn {
     }
 }
 
-/// What has come, and is no message yet.
+/// Bytes that have come, and are no message yet.
 struct IncomingBytes {
     decoder: Decoder,
     buffer: BytesMut,
@@ -507,7 +507,7 @@ impl IncomingBytes {
         next.map_err(|error| error.to_string())
     }
 
-    /// Where more is read to.
+    /// The buffer that more is read to.
     fn space(&mut self) -> &mut BytesMut {
         if let Some(opener) = &mut self.opener {
             opener.sealed.reserve(SEALED_READ_BYTES);

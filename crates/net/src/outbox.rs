@@ -628,7 +628,7 @@ fn frames_overhead(encoded: usize) -> usize {
 pub(crate) struct Piece {
     header: Option<[u8; HEADER_BYTES]>,
     body: BytesMut,
-    /// What stands before each of its records, if they are sealed.
+    /// The seals before its records, if they are sealed.
     seals: Vec<[u8; SEAL_BYTES]>,
     /// Of a large message.
     bulk: bool,

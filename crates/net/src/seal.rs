@@ -18,7 +18,7 @@ use bytes::{Buf, BytesMut};
 /// Most bytes of frames in a record.
 pub(crate) const RECORD_BYTES_MAX: usize = 16 << 10;
 const TAG_BYTES: usize = 16;
-/// What stands before them.
+/// Bytes of the length and the tag before them.
 pub(crate) const SEAL_BYTES: usize = 4 + TAG_BYTES;
 
 /// The key of one direction, and the number of its next record.
@@ -50,7 +50,7 @@ impl Sealer {
         Sealer(Numbered { key, next: 0 })
     }
 
-    /// What goes before these bytes, which are one record.
+    /// The seal before these bytes, which are one record.
     pub(crate) fn seal(&mut self, parts: [&[u8]; 2]) -> [u8; SEAL_BYTES] {
         let bytes = parts[0].len() + parts[1].len();
         assert!(
@@ -68,7 +68,7 @@ impl Sealer {
 /// Opens what the other side has sealed.
 pub(crate) struct Opener {
     numbered: Numbered,
-    /// What came, and is not opened yet.
+    /// Bytes that came, and are not opened yet.
     pub(crate) sealed: BytesMut,
 }
 

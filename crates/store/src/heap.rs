@@ -5,7 +5,7 @@
 #[cfg(feature = "heap")]
 pub(crate) mod by_size;
 
-/// What is larger has pages of its own: more than the frame of a large message, which comes and goes all the time.
+/// A larger piece of memory has pages of its own: more than the frame of a large message, which comes and goes all the time.
 #[cfg(target_env = "gnu")]
 const OWN_PAGES_BYTES: libc::c_int = 2 << 20;
 /// Free memory at the end of a heap goes back beyond so much of it.

@@ -1,7 +1,7 @@
 //! Commands against a node that answers from a table.
 
 use std::net::TcpListener;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use staves_model::{NodeId, NodeState, Scheme};

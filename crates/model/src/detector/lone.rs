@@ -10,10 +10,10 @@ use crate::time::Time;
 
 /// The time after which it is no hiccup.
 const LASTS_FOR: Duration = Duration::from_millis(1000);
-/// What was not seen for so long is over: on a slow link an answer comes now and then.
+/// One that was not seen for so long is over: on a slow link an answer comes now and then.
 const OVER_AFTER: Duration = Duration::from_millis(2000);
 
-/// Who they are, each with the first and the last time that it was seen.
+/// Those nodes, each with the first and the last time that it was seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lone {
     seen: BTreeMap<NodeId, (Time, Time)>,

@@ -65,16 +65,22 @@ impl Input {
         self.part.try_set(held + more)
     }
 
-    /// What has come and is no message yet.
+    /// The bytes that have come and are no message yet.
     fn held_bytes(&self) -> usize {
         let sealed = self.opener.as_ref().map_or(0, |opener| opener.sealed.len());
         self.decoder.unfinished_bytes() + self.buffer.len() + sealed
     }
 
-    /// Nothing has come that is no message yet.
-    fn is_empty(&self) -> bool {
+    /// Gives back the buffers of a connection that rests.
+    fn give_buffers_back(&mut self) {
         let sealed = self.opener.as_ref();
-        self.buffer.is_empty() && sealed.is_none_or(|opener| opener.sealed.is_empty())
+        let rests = self.buffer.is_empty() && sealed.is_none_or(|opener| opener.sealed.is_empty());
+        if rests && self.kept.lets_go() {
+            self.buffer = BytesMut::new();
+            if let Some(opener) = &mut self.opener {
+                opener.sealed = BytesMut::new();
+            }
+        }
     }
 
     /// So much beside what has come and is no message yet.
@@ -113,11 +119,8 @@ impl Input {
                 self.part.waits_no_more();
                 return self.decoder.give_up().map(Some).ok_or(text);
             }
-            if is_client && self.is_empty() && self.kept.lets_go() {
-                self.buffer = BytesMut::new();
-                if let Some(opener) = &mut self.opener {
-                    opener.sealed = BytesMut::new();
-                }
+            if is_client {
+                self.give_buffers_back();
             }
             let (in_flight, kept) = (&self.in_flight, &mut self.kept);
             kept.has_grown_to(self.buffer.capacity());

@@ -31,8 +31,8 @@ use super::remote::RemoteOps;
 use crate::host::{Cell, Routes};
 use crate::running::Running;
 use staves_resp::{
-    Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply, Protocol,
-    Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
+    Args, Command, CommandName, Join, Limits, NOT_DONE, Ops, Output, Parser, PartialReply,
+    Protocol, Redirect, ReplyQueue, Session, Transaction, cross_slot, elsewhere,
 };
 
 /// Most commands of one connection that wait. Beyond, nothing more is read.
@@ -254,10 +254,7 @@ impl Connection {
                 }
                 Ok(Some(frame)) => {
                     let place = executor.places.next();
-                    let command = match executor.too_many(frame.args.len() / 2) {
-                        Some(text) => Command::Refused(text),
-                        None => Command::of(frame.args, executor.running.value_bytes_max),
-                    };
+                    let command = executor.command_of(frame.args);
                     if executor.waits_for_turn(&command) {
                         break;
                     }
@@ -455,6 +452,13 @@ impl Executor {
     fn bucket_of(&self, op: &Op<'_>) -> Option<u32> {
         let pool = self.routes.pools.get(&self.routes.door?)?;
         Some(pool.bucket_of(op.slot()))
+    }
+
+    fn command_of<'a>(&self, args: Args<'a>) -> Command<'a> {
+        match self.too_many(args.len() / 2) {
+            Some(text) => Command::Refused(text),
+            None => Command::of(args, self.running.value_bytes_max),
+        }
     }
 
     fn command(&mut self, command: Command<'_>) {
