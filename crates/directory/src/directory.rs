@@ -68,6 +68,8 @@ pub(crate) struct Inner {
     pub former: Option<FolderOwner>,
     /// This node leads and hands the lead over: it orders nothing meanwhile.
     pub handing_over: AtomicBool,
+    /// This node leads and hears nobody: it says nothing as the leader meanwhile, so that others elect one.
+    pub mute: Arc<AtomicBool>,
     /// The time of the last message from a leader, in nanoseconds of [`Inner::now`].
     pub leader_heard: AtomicU64,
     /// The time at which this node last gave its vote to another, likewise.
@@ -207,6 +209,7 @@ impl Directory {
             over: watch::Sender::new(None),
             former,
             handing_over: AtomicBool::new(false),
+            mute: Arc::default(),
             leader_heard: AtomicU64::new(0),
             vote_granted: AtomicU64::new(0),
             worked: AtomicU64::new(0),

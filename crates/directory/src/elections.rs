@@ -46,7 +46,7 @@ pub(crate) async fn run(inner: Arc<Inner>, times: ElectionTimes, heartbeat: Dura
             continue;
         }
         if state.is_leader() {
-            if now < beat + heartbeat {
+            if now < beat + heartbeat || inner.mute.load(Ordering::Acquire) {
                 continue;
             }
             beat = now;

@@ -1,5 +1,5 @@
 //! The transfer of leadership: a leader that leaves, or that reaches few nodes, hands over to another voter, so that no
-//! election is waited for.
+//! election is waited for. One that hears nobody could not: it falls silent, and the others elect one.
 //!
 //! openraft has no transfer of leadership: a follower grants no vote until the leader has been silent for
 //! one election time-out, which is what makes the loss of a leader cost 450 to 600 ms. But a voter whose
@@ -32,6 +32,9 @@ use crate::types::Metrics;
 
 /// The time that a transfer may take. Writes wait meanwhile.
 const PATIENCE: Duration = Duration::from_millis(400);
+/// The time for which a leader that hears nobody is silent: what it said before is on its way for a while yet, on a link on which
+/// nobody hears it in time, and then others need an election's time.
+const SILENCE: Duration = Duration::from_millis(2500);
 /// Pauses between candidacies of the heir; chance makes them up to twice as long. They grow, for a vote has
 /// to be written down: the next must not overtake it on a slow disk, nor depose a leader that was just
 /// elected and is not known yet.
@@ -43,6 +46,22 @@ const NUDGE: Duration = Duration::from_millis(5);
 
 /// Writes wait as long as this lives.
 struct Pause<'a>(&'a Inner);
+
+/// This leader says nothing as long as this lives.
+struct Silence<'a>(&'a Inner);
+
+impl<'a> Silence<'a> {
+    fn new(inner: &'a Inner) -> Silence<'a> {
+        inner.mute.store(true, Ordering::Release);
+        Silence(inner)
+    }
+}
+
+impl Drop for Silence<'_> {
+    fn drop(&mut self) {
+        self.0.mute.store(false, Ordering::Release);
+    }
+}
 
 impl<'a> Pause<'a> {
     fn new(inner: &'a Inner) -> Pause<'a> {
@@ -58,8 +77,7 @@ impl Drop for Pause<'_> {
 }
 
 impl Inner {
-    /// The voters to whom the lead may go, if this node leads and leaves, hears nobody, or has reached few nodes for a while and one of
-    /// them reaches more; none means that there is nothing to hand over, or nobody.
+    /// The voters to whom the lead may go, if this node leads and leaves, or has reached few nodes for a while and one of them reaches more; none means that there is nothing to hand over, or nobody.
     pub fn heirs(&self) -> Vec<NodeId> {
         let Some(core) = self.core.get().filter(|_| self.leads().is_some()) else {
             return Vec::new();
@@ -71,7 +89,7 @@ impl Inner {
         let leaving = leader_state.stops.leaving(&map);
         let up = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state == NodeState::Up);
         let stay = core.voters().into_iter().filter(|id| !leaving.contains(id));
-        if leaving.contains(&core.me) || leader_state.detector.hears_nobody(core.me) {
+        if leaving.contains(&core.me) {
             stay.filter(|id| *id != core.me && up(id)).collect()
         } else if leader_state.planner.is_narrow(core.me) {
             let cuts = leader_state.detector.cuts();
@@ -121,6 +139,30 @@ impl Inner {
             Err(_) => tracing::info!("nobody took the lead over in time"),
         }
         handed.is_ok()
+    }
+
+    /// True if this node leads and has missed all others for a while, of which there are several: its own link is slow, or it lacks
+    /// processor time.
+    pub fn leads_alone(&self) -> bool {
+        let (Some(core), Some(_)) = (self.core.get(), self.leads()) else {
+            return false;
+        };
+        let leader_state = self.leader_state.lock();
+        leader_state
+            .as_ref()
+            .is_some_and(|state| state.detector.hears_nobody(core.me))
+    }
+
+    /// Says and orders nothing as the leader for [`SILENCE`], or until another leads: what it says comes so late that the others follow it
+    /// and nothing is ordered, and a transfer takes several round trips.
+    pub async fn fall_silent(&self) {
+        let Ok(core) = self.core() else { return };
+        tracing::warn!("this leader hears no other node: it is silent, so that others elect one");
+        let (_pause, _silence) = (Pause::new(self), Silence::new(self));
+        let others = wait_for(core, |m| m.current_leader != Some(core.me));
+        if timeout(SILENCE, others).await.is_err() {
+            tracing::info!("nobody else leads: this node goes on");
+        }
     }
 
     /// Beats until an answer names a higher term.

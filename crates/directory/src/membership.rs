@@ -21,6 +21,8 @@ const STEP: Duration = Duration::from_millis(2000);
 const HAND_OVERS: u32 = 3;
 /// The time without tries after so many in vain: writes wait while one lasts.
 const REST: Duration = Duration::from_secs(3);
+/// The same for a leader that hears nobody, after each time that it was silent in vain.
+const REST_OF_SILENT: Duration = Duration::from_secs(6);
 /// The number of entries that a log may lack and count as caught up.
 const NEAR: u64 = 100;
 
@@ -30,6 +32,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut map_watch = inner.map_watch.clone();
     let mut look = tokio::time::interval(LOOK);
     let (mut in_vain, mut rests_until) = (0, Instant::now());
+    let mut speaks_until = Instant::now();
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -40,6 +43,11 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         // Several steps may follow from one change; the bound only keeps a mistake from spinning.
         for _ in 0..4 {
             // Between any two of them this node may begin to leave.
+            if Instant::now() >= speaks_until && inner.leads_alone() {
+                inner.fall_silent().await;
+                speaks_until = Instant::now() + REST_OF_SILENT;
+                break;
+            }
             let heirs = inner.heirs();
             if in_vain >= HAND_OVERS && Instant::now() >= rests_until {
                 in_vain = 0;

@@ -5,6 +5,7 @@ mod relayed;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -55,6 +56,8 @@ pub(crate) struct Network {
     pub me: NodeId,
     /// Nodes that did not answer this one's last pings.
     pub unreachable: Arc<Mutex<BTreeSet<NodeId>>>,
+    /// Set while this leader is to be heard no more as one ([`Inner::fall_silent`](crate::directory::Inner::fall_silent)).
+    pub mute: Arc<AtomicBool>,
 }
 
 impl Network {
@@ -315,6 +318,10 @@ impl RaftNetwork<Types> for RaftLink {
         rpc: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> Result<AppendEntriesResponse<NodeId>, Failed<RaftError<NodeId>>> {
+        if self.network.mute.load(Ordering::Acquire) {
+            let reason = AnyError::error("this leader falls silent, so that others elect one");
+            return Err(Unreachable::new(&reason).into());
+        }
         match self.call(PeerRequest::Append(rpc), option).await? {
             PeerResponse::Append(answer) => Ok(answer),
             _ => Err(self.unexpected()),

@@ -279,6 +279,7 @@ impl Inner {
             cluster,
             me,
             unreachable: self.unreachable.clone(),
+            mute: self.mute.clone(),
         }
     }
 

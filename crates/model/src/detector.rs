@@ -15,7 +15,7 @@
 //! been paused itself, and found all others silent when it woke. So a lone silence must stand for a while
 //! before it counts; a live node answers again in that time. A lone refusal need not. Where there are several others, and it misses all
 //! of them, it is more likely that its own link is slow: others must confirm what it says without its own word, or it must stand for much
-//! longer; and if it leads the directory it gives that up ([`Detector::hears_nobody`]).
+//! longer (where there are several such nodes, for ever); and if it leads the directory it gives that up ([`Detector::hears_nobody`]).
 //!
 //! Drivers answer a request for a probe with its finding, `Alive` included. A node that has
 //! reported another one and then receives from it reports `Alive` at once, which withdraws its report.
@@ -295,6 +295,8 @@ impl Detector {
         let is_lone = |by: &NodeId| self.lone.is_now(*by);
         let confirmed = against.iter().filter(|by| !is_lone(by)).count() >= 2;
         let alone_after = match against.iter().any(is_lone) {
+            // Several such links are slow: no two of those nodes confirm one another, however long.
+            true if self.lone.are_several() => Duration::MAX,
             true => config.alone_against_all,
             false => config.alone_after,
         };

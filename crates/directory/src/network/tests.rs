@@ -27,6 +27,7 @@ async fn a_node_that_is_not_where_it_said_is_sought_where_the_map_has_it() {
         cluster: ClusterId(7),
         me: NodeId(1),
         unreachable: Arc::default(),
+        mute: Arc::default(),
     };
     let said = ("copy:1600".to_owned(), life);
     network.seen_at.lock().insert(node, said);

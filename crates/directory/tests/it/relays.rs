@@ -81,3 +81,30 @@ async fn a_leader_that_reaches_one_voter_gives_up_the_lead() {
     cluster.net.heal();
     cluster.kill_all(&nodes).await;
 }
+
+/// Regression: a leader on a link on which every answer comes too late tried to hand the lead over, which takes several round trips within
+/// its patience, and led on by heartbeats that came late: nothing was ordered for as long as the link was slow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_hears_nobody_in_time_leads_no_more() {
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(5).await;
+    let lead = the_leader(&nodes).await;
+    let rest = others(&nodes, &lead);
+    cluster
+        .net
+        .slow_node(&lead.addr, Duration::from_millis(450));
+    eventually("another leads", || {
+        let now = rest[0].directory.status().leader;
+        now.is_some_and(|now| now != lead.id())
+    })
+    .await;
+    for node in &rest {
+        let mut changed = false;
+        for _ in 0..5 {
+            changed = changed || node.touch(Duration::from_secs(2)).await.is_ok();
+        }
+        assert!(changed, "through {}", node.addr);
+    }
+    assert!(rest.iter().all(|n| !n.sees_down(rest[0].id())));
+    cluster.kill_all(&nodes).await;
+}

@@ -26,6 +26,8 @@ struct Wires {
     sent: u64,
     /// The time that each message takes.
     delay: Duration,
+    /// A node whose messages take longer, in both directions.
+    slow: Option<(String, Duration)>,
 }
 
 /// The network.
@@ -48,7 +50,7 @@ impl Transport for Door {
                 }),
                 Route::Vanishes => vanish(addr, deadline).await,
                 Route::To(door) => {
-                    let delay = net.delay();
+                    let delay = net.delay(&from, &addr);
                     // In a task of its own: the other side does not stop because we stop listening.
                     let answer = tokio::spawn(async move {
                         tokio::time::sleep(delay).await;
@@ -101,8 +103,15 @@ impl Net {
         self.0.lock().expect("lock").drop_one_of = n;
     }
 
-    fn delay(&self) -> Duration {
-        self.0.lock().expect("lock").delay
+    fn delay(&self, from: &str, to: &str) -> Duration {
+        let wires = self.0.lock().expect("lock");
+        let slow = wires.slow.as_ref().filter(|(n, _)| n == from || n == to);
+        slow.map_or(wires.delay, |(_, delay)| *delay)
+    }
+
+    /// Every message to and from this node takes so long from now on.
+    pub fn slow_node(&self, addr: &str, delay: Duration) {
+        self.0.lock().expect("lock").slow = Some((addr.to_owned(), delay));
     }
 
     /// Every message takes so long from now on.

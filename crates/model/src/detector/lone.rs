@@ -44,6 +44,11 @@ impl Lone {
         self.now.contains(&node)
     }
 
+    /// True if there is more than one at present.
+    pub(super) fn are_several(&self) -> bool {
+        self.now.len() > 1
+    }
+
     /// True if this one is one of them, and has been for a while.
     pub(super) fn lasts_for(&self, node: NodeId) -> bool {
         let long = |(since, last): &(Time, Time)| last.since(*since) >= LASTS_FOR;
