@@ -16,8 +16,7 @@ use crate::directory::{Core, Inner};
 use crate::elections;
 use crate::error::DirectoryError;
 use crate::message::{
-    Envelope, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse, PreVote, encode,
-    open_envelope,
+    Envelope, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse, encode, open_envelope,
 };
 use crate::transport::TransportError;
 use crate::waiting::WaitNotice;
@@ -275,6 +274,11 @@ impl Inner {
                     Err(e) => PeerResponse::Failed(e.to_string()),
                 }
             }
+            PeerRequest::Vote(rpc) if !self.may_vote(core, rpc.last_log_id) => {
+                PeerResponse::Failed(
+                    "its data folder was copied or restored: it votes later".into(),
+                )
+            }
             PeerRequest::Vote(rpc) => match core.raft.vote(rpc).await {
                 Ok(answer) => {
                     if answer.vote_granted {
@@ -284,10 +288,10 @@ impl Inner {
                 }
                 Err(e) => PeerResponse::Failed(e.to_string()),
             },
-            PeerRequest::PreVote { last_log } => PeerResponse::PreVote(PreVote {
+            PeerRequest::PreVote { last_log } => PeerResponse::PreVote {
                 granted: elections::would_vote(&self, core, last_log),
-                has_more: self.store.last_log() > last_log,
-            }),
+            },
+            PeerRequest::LogEnd => PeerResponse::LogEnd(self.log_end(core)),
             PeerRequest::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
                 Ok(answer) => PeerResponse::Snapshot(answer),
                 Err(RaftError::APIError(e)) => PeerResponse::SnapshotMismatch(e),

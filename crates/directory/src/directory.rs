@@ -24,6 +24,7 @@ use crate::machine::Machine;
 use crate::message::{CallAnswer, LeaderRequest, LeaderResponse, PendingLease};
 use crate::network::{Network, SeenAt};
 use crate::options::Options;
+use crate::restored::Restored;
 use crate::store::Store;
 use crate::transport::Transport;
 use crate::types::{Applied, Metrics, Proposal, Raft};
@@ -70,6 +71,8 @@ pub(crate) struct Inner {
     pub handing_over: AtomicBool,
     /// This node leads and hears nobody: it says nothing as the leader meanwhile, so that others elect one.
     pub mute: Arc<AtomicBool>,
+    /// The data folder was copied or restored, and this node has not caught up yet.
+    pub restored: Mutex<Option<Restored>>,
     /// The time of the last message from a leader, in nanoseconds of [`Inner::now`].
     pub leader_heard: AtomicU64,
     /// The time at which this node last gave its vote to another, likewise.
@@ -210,6 +213,7 @@ impl Directory {
             former,
             handing_over: AtomicBool::new(false),
             mute: Arc::default(),
+            restored: Mutex::default(),
             leader_heard: AtomicU64::new(0),
             vote_granted: AtomicU64::new(0),
             worked: AtomicU64::new(0),

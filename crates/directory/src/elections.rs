@@ -84,6 +84,9 @@ async fn may_be_elected(inner: &Inner, core: &Core) -> bool {
         return false;
     }
     let last_log = inner.store.last_log();
+    if !inner.may_vote(core, last_log) {
+        return false;
+    }
     if sets.iter().all(|set| set.len() == 1) && is_left_behind(inner, core, last_log).await {
         return false;
     }
@@ -93,8 +96,8 @@ async fn may_be_elected(inner: &Inner, core: &Core) -> bool {
         if *voter != core.me && sets.iter().any(|set| set.contains(voter)) {
             let (voter, link) = (*voter, core.network.link(*voter, node));
             answers.spawn(async move {
-                let would = link.pre_vote(last_log, patience).await?;
-                would.granted.then_some(voter)
+                let granted = link.pre_vote(last_log, patience).await;
+                granted.then_some(voter)
             });
         }
     }
@@ -117,11 +120,11 @@ async fn is_left_behind(inner: &Inner, core: &Core, last_log: Option<LogId>) -> 
         let link = core
             .network
             .link(node.id, &BasicNode::new(node.native.clone()));
-        answers.spawn(link.pre_vote(last_log, OTHERS_ANSWER));
+        answers.spawn(link.log_end(OTHERS_ANSWER));
     }
     let mut behind = false;
     while let Some(answer) = answers.join_next().await {
-        behind |= matches!(answer, Ok(Some(vote)) if vote.has_more);
+        behind |= matches!(answer, Ok(Some(end)) if end.last_log > last_log);
     }
     if behind {
         tracing::warn!(
@@ -136,7 +139,9 @@ pub(crate) fn would_vote(inner: &Inner, core: &Core, last_log: Option<LogId>) ->
     let leads = core.raft.metrics().borrow().state.is_leader() && !inner.hangs();
     let has_all = last_log >= inner.store.last_log();
     let times = &inner.options.times.election;
-    !leads && view(inner, core).would_vote(inner.now(), times, has_all)
+    !leads
+        && inner.may_vote(core, last_log)
+        && view(inner, core).would_vote(inner.now(), times, has_all)
 }
 
 fn view(inner: &Inner, core: &Core) -> ElectionView {

@@ -179,6 +179,9 @@ impl Inner {
         let Ok(core) = self.core() else {
             return PeerResponse::Failed("this node has not joined its cluster yet".into());
         };
+        if !self.may_vote(core, self.store.last_log()) {
+            return PeerResponse::Failed("its data folder was copied or restored".into());
+        }
         let led = |m: &Metrics| m.current_term > term && m.current_leader.is_some();
         let begin = if heir { 0 } else { OTHERS_BEGIN };
         for rest in &RESTS_MS[begin..] {

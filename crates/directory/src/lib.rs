@@ -56,6 +56,7 @@ mod message;
 mod network;
 mod options;
 mod pinger;
+mod restored;
 mod start;
 mod stops;
 mod store;

@@ -1,5 +1,7 @@
 //! The messages between directories, in postcard. A [`Envelope`] goes out, a [`PeerResponse`] comes back.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use openraft::error::InstallSnapshotError;
 use openraft::raft::{
@@ -31,7 +33,8 @@ use crate::types::{Applied, LogId, Proposal, Types};
 /// 10. A call that asks for a step carries that step.
 /// 11. A voter asks the others for their votes before it stands.
 /// 12. The answer to that says whether the log of who gives it has more.
-pub const VERSION: u8 = 12;
+/// 13. It does not: where a log ends, and who votes by it, is asked for apart.
+pub const VERSION: u8 = 13;
 
 /// Most calls of one request.
 pub const CALLS_MAX: usize = 256;
@@ -85,6 +88,8 @@ pub(crate) enum PeerRequest {
     PreVote {
         last_log: Option<LogId>,
     },
+    /// Asks where the receiver's log ends.
+    LogEnd,
 }
 
 /// A starting node's request to be part of the cluster.
@@ -253,16 +258,20 @@ pub(crate) enum PeerResponse {
     },
     /// The receiver could not: it starts, stops, or its store failed.
     Failed(String),
-    PreVote(PreVote),
+    /// It would vote for the candidate now, or not.
+    PreVote {
+        granted: bool,
+    },
+    LogEnd(LogEnd),
 }
 
-/// The answer to a candidate before it stands.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct PreVote {
-    /// The receiver would vote for the sender now.
-    pub granted: bool,
-    /// The receiver's log goes on behind the end of the sender's.
-    pub has_more: bool,
+/// A node's log.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct LogEnd {
+    /// Its last entry.
+    pub last_log: Option<LogId>,
+    /// Those that vote by it, with their addresses.
+    pub voters: BTreeMap<NodeId, String>,
 }
 
 pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {

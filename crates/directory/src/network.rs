@@ -23,7 +23,7 @@ use staves_model::{ClusterId, ClusterMap, Incarnation, NodeId};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::message::{Envelope, PeerRequest, PeerResponse, PreVote, VERSION, decode, encode};
+use crate::message::{Envelope, LogEnd, PeerRequest, PeerResponse, VERSION, decode, encode};
 use crate::transport::{Transport, TransportError};
 use crate::types::{LogId, Types};
 
@@ -206,19 +206,24 @@ impl RaftLink {
         }
     }
 
-    /// Asks for the node's pre-vote; this node's log ends there. `None` if it does not answer.
-    pub async fn pre_vote(
-        mut self,
-        last_log: Option<LogId>,
-        deadline: Duration,
-    ) -> Option<PreVote> {
-        let addr = self.network.address(self.target, &self.addr);
+    /// Asks for the node's pre-vote; this node's log ends there. False if it does not answer.
+    pub async fn pre_vote(mut self, last_log: Option<LogId>, deadline: Duration) -> bool {
         let ask = PeerRequest::PreVote { last_log };
-        let answer = self.any_way(&addr, ask, deadline).await;
-        match answer {
-            Ok(PeerResponse::PreVote(vote)) => Some(vote),
+        let answer = self.ask(ask, deadline).await;
+        matches!(answer, Some(PeerResponse::PreVote { granted: true }))
+    }
+
+    /// Asks where the node's log ends. `None` if it does not answer.
+    pub async fn log_end(mut self, deadline: Duration) -> Option<LogEnd> {
+        match self.ask(PeerRequest::LogEnd, deadline).await {
+            Some(PeerResponse::LogEnd(end)) => Some(end),
             _ => None,
         }
+    }
+
+    async fn ask(&mut self, ask: PeerRequest, deadline: Duration) -> Option<PeerResponse> {
+        let addr = self.network.address(self.target, &self.addr);
+        self.any_way(&addr, ask, deadline).await.ok()
     }
 
     /// Sends straight, or through the node that last passed something on; and, while no answer comes, other ways as well:

@@ -16,6 +16,8 @@ pub struct Options {
     /// Native addresses of nodes of the cluster to join; any one that runs is enough. Empty: a node
     /// without a cluster in its data folder makes one.
     pub join: Vec<String>,
+    /// The data folder was copied or restored, and has all that this node wrote before: it votes as if it had not been.
+    pub data_is_newest: bool,
     /// Nodes without a data folder vote too. For demos: if most voters stop, the directory is gone.
     pub volatile_votes: bool,
     /// Most voters: 1, 3, 5, ...
@@ -80,6 +82,7 @@ impl Options {
         Options {
             data_dir: None,
             join: Vec::new(),
+            data_is_newest: false,
             volatile_votes: false,
             voters_max: 5,
             node,

@@ -21,6 +21,7 @@ use crate::error::DirectoryError;
 use crate::folder_owner::{self, FolderOwner};
 use crate::message::{Join, JoinRefusal, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse};
 use crate::network::Network;
+use crate::restored::{self, Restored};
 use crate::store::Identity;
 use crate::types::{Applied, Proposal, Raft};
 use crate::waiting::WaitNotice;
@@ -67,6 +68,8 @@ impl Inner {
         self.incarnation.store(incarnation.0, Ordering::Release);
         self.wait_for_own_life(identity.node, incarnation, begun)
             .await?;
+        let caught_up = self.caught_up().await;
+        caught_up.map_err(|e| self.options.unreadable(e.to_string()))?;
         self.spawn(pinger::run(self.clone()));
         if identity.founder {
             self.first_changes().await?;
@@ -206,6 +209,12 @@ impl Inner {
         let config = Arc::new(self.options.raft()?);
         let no_store = |e| not_running(format!("its vote cannot be kept: {e}"));
         self.store.give_up_lead(me).await.map_err(no_store)?;
+        if self.store.is_copied() && !self.options.data_is_newest {
+            tracing::warn!(
+                "the data folder was copied or restored: this node votes once it has caught up"
+            );
+            *self.restored.lock() = Some(Restored::default());
+        }
         let raft = Raft::new(me, config, network.clone(), self.store.clone(), machine)
             .await
             .map_err(|e| not_running(format!("Raft cannot run on this data folder: {e}")))?;
@@ -217,6 +226,7 @@ impl Inner {
                 cluster,
             })
             .map_err(|_| twice())?;
+        self.spawn(restored::run(self.clone()));
         self.spawn(fatal::run(self.clone()));
         let times = &self.options.times;
         self.spawn(elections::run(

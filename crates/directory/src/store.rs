@@ -5,6 +5,7 @@
 //! ```text
 //! meta      &str -> bytes     "format"    u32 LE, see FORMAT
 //!                             "identity"  postcard Identity (cluster, node, founder)
+//!                             "file"      postcard Mark: the file that this was written to
 //!                             "vote"      postcard Vote
 //!                             "purged"    postcard LogId: the last entry dropped from the log's head
 //!                             "committed" postcard LogId: a hint, written with whatever comes next
@@ -40,6 +41,7 @@ use serde::{Deserialize, Serialize};
 use staves_model::{ClusterId, NodeId};
 
 use self::damage::Damage;
+pub(crate) use self::file::Mark;
 use self::file::StoreFile;
 use crate::error::StoreError;
 use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
@@ -84,6 +86,7 @@ struct Held {
 #[derive(Default)]
 struct StoreState {
     identity: Option<Identity>,
+    mark: Option<Mark>,
     vote: Option<Vote>,
     committed: Option<LogId>,
     purged: Option<LogId>,
@@ -133,8 +136,29 @@ impl Store {
         self.memory.lock().identity
     }
 
+    /// True if this was written to another file: the folder was copied or restored, and may be an older state. Not to be seen where the file
+    /// was overwritten in place, or its whole disk set back.
+    pub fn is_copied(&self) -> bool {
+        let written = self.memory.lock().mark;
+        let file = self.file.as_ref().map(|file| file.mark);
+        written.is_some() && file.is_some() && written != file
+    }
+
+    /// This file has the newest state of its node. Durable when it returns.
+    pub async fn save_mark(&self) -> io::Result<()> {
+        let Some(mark) = self.file.as_ref().map(|file| file.mark) else {
+            return Ok(());
+        };
+        if self.memory.lock().mark != Some(mark) {
+            self.put("file", encode(&mark)?).await?;
+            self.memory.lock().mark = Some(mark);
+        }
+        Ok(())
+    }
+
     /// Durable when it returns.
     pub async fn save_identity(&self, identity: Identity) -> io::Result<()> {
+        self.save_mark().await?;
         self.put("identity", encode(&identity)?).await?;
         self.memory.lock().identity = Some(identity);
         Ok(())
@@ -321,6 +345,7 @@ fn load(db: &Database) -> io::Result<StoreState> {
     let meta = tx.open_table(META).map_err(io::Error::other)?;
     let mut memory = StoreState {
         identity: read(&meta, "identity")?,
+        mark: read(&meta, "file")?,
         vote: read(&meta, "vote")?,
         committed: read(&meta, "committed")?,
         purged: read(&meta, "purged")?,

@@ -127,6 +127,7 @@ keys! {
     join_ms: Millis = "60000", "How long a starting node looks for its cluster before it gives up.";
     stop_ms: Millis = "10000", "How long a node that is asked to stop may take to hand over what it serves.";
     voters_max: u32 = "5", "Most nodes that vote in the directory: an odd number. There are three from three nodes on, five from five.";
+    data_is_newest: bool = "false", "Say that a data folder that was copied or restored has all that the node wrote before: it votes in the directory at once. Otherwise it first catches up, or asks all others that vote. If it is not true, what was acknowledged may be lost.";
     volatile_votes: bool = "false", "Let a node without a data folder vote. For demonstrations: a vote that is forgotten can split a cluster.";
     lease_ms: Millis = "500", "How long a primary may answer reads after the directory, or all its copies, have last said so.";
     tick_ms: Millis = "25", "How often the node's machines look at the clock.";

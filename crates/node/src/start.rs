@@ -240,6 +240,7 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
     Options {
         data_dir: config.data.clone(),
         join: config.join.iter().map(Endpoint::to_string).collect(),
+        data_is_newest: config.data_is_newest,
         volatile_votes: config.volatile_votes,
         voters_max: config.voters_max as usize,
         node: NodeFacts {

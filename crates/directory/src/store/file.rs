@@ -3,6 +3,17 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+/// Tells a file from a copy of it, also on another disk: the number of its inode, and when that was made (none where the file system does
+/// not say). The device is no part of it: some file systems get another at each mount.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Mark {
+    inode: u64,
+    made: Option<Duration>,
+}
 
 /// The file of a name, and no other that has taken its name.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -10,15 +21,21 @@ pub(crate) struct StoreFile {
     pub path: PathBuf,
     device: u64,
     inode: u64,
+    pub mark: Mark,
 }
 
 impl StoreFile {
     pub fn of(path: &Path) -> io::Result<StoreFile> {
         let metadata = std::fs::metadata(path)?;
+        let made = metadata.created().ok();
         Ok(StoreFile {
             path: path.to_owned(),
             device: metadata.dev(),
             inode: metadata.ino(),
+            mark: Mark {
+                inode: metadata.ino(),
+                made: made.and_then(|at| at.duration_since(UNIX_EPOCH).ok()),
+            },
         })
     }
 

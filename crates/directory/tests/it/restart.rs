@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use staves_model::NodeState;
 
-use crate::test_cluster::{PATIENCE, TestCluster, eventually, leader, others};
+use crate::test_cluster::{PATIENCE, TestCluster, TestNode, eventually, leader, others};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_alone_finds_its_map_again() {
@@ -180,4 +180,70 @@ async fn a_folder_from_when_it_voted_alone_makes_no_leader() {
         assert_eq!(node.directory.status().voters.len(), 3);
     }
     cluster.kill_all(&nodes).await;
+}
+
+/// Regression: a voter that came back with an older copy of its folder gave its vote to one that lacked what both had not seen, or had
+/// forgotten; what the dead leader had committed with it was forgotten.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_voter_with_an_older_folder_votes_for_nobody_who_lacks_the_same() {
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    let lead = leader(&nodes).expect("one leads");
+    let rest = others(&nodes, &lead);
+    let (restored, behind) = (&rest[0], &rest[1]);
+    let name = |node: &TestNode| lead.map().nodes[&node.id()].name.clone();
+    let names = [name(restored), name(behind), name(&lead)];
+    let (folder, copy) = (cluster.folder(&names[0]), cluster.folder("copy"));
+    copy_folder(&folder, &copy);
+    cluster.kill(behind).await;
+    for _ in 0..20 {
+        lead.touch(PATIENCE).await.expect("two of three are there");
+    }
+    let committed = lead.map().revision;
+    cluster.kill(restored).await;
+    cluster.kill(&lead).await;
+    copy_folder(&copy, &folder);
+    let mut back = vec![
+        cluster.start_soon(&names[0], &[]),
+        cluster.start_soon(&names[1], &[]),
+    ];
+    tokio::time::sleep(std::time::Duration::from_secs(4)).await;
+    let up = back.iter().filter(|start| start.is_finished()).count();
+    assert_eq!(
+        up, 0,
+        "they are a majority, and know less than was committed"
+    );
+    back.push(cluster.start_soon(&names[2], &[]));
+    let mut nodes = Vec::new();
+    for start in back {
+        nodes.push(start.await.expect("no panic"));
+    }
+    for node in &nodes {
+        node.touch(PATIENCE).await.expect("it goes on");
+        assert!(node.map().revision > committed, "nothing was forgotten");
+    }
+    cluster.kill_all(&nodes).await;
+}
+
+/// Whoever moves all folders to other disks has copies only, and they know all that there is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn folders_that_all_moved_make_the_same_cluster() {
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    let committed = nodes[0].map().revision;
+    let name = |n: &TestNode| n.map().nodes[&n.id()].name.clone();
+    let names: Vec<_> = nodes.iter().map(name).collect();
+    cluster.kill_all(&nodes).await;
+    let mut starts = Vec::new();
+    for name in &names {
+        let (folder, copy) = (cluster.folder(name), cluster.folder("copy"));
+        copy_folder(&folder, &copy);
+        copy_folder(&copy, &folder);
+        starts.push(cluster.start_soon(name, &[]));
+    }
+    for start in starts {
+        let node = start.await.expect("no panic");
+        assert!(node.map().revision > committed);
+        cluster.kill(&node).await;
+    }
 }

@@ -12,6 +12,7 @@ use staves_directory::{
 use staves_model::testing::node_facts;
 use staves_model::{Change, ClusterMap, NodeId, NodeState};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 
 /// The longest that anything in a test is waited for; a machine under load is slow.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -235,25 +236,27 @@ impl TestCluster {
             .expect("the node starts")
     }
 
+    /// A node that may need others to start.
+    pub fn start_soon(&self, name: &str, join: &[&str]) -> JoinHandle<TestNode> {
+        let opened = self.open(self.options(name, join));
+        let (directory, addr) = opened.expect("a folder of its own");
+        tokio::spawn(async move {
+            let life = directory.start().await.expect("the node starts");
+            TestNode {
+                directory,
+                life,
+                addr,
+            }
+        })
+    }
+
     /// The first node alone, the others at once; returns when every node that should vote does.
     pub async fn found(&self, n: usize) -> Vec<TestNode> {
         let mut nodes = vec![self.start("a", &[]).await];
         let names: Vec<String> = (1..n)
             .map(|i| ((b'a' + i as u8) as char).to_string())
             .collect();
-        let starts = names.iter().map(|name| {
-            let (directory, addr) = self
-                .open(self.options(name, &["a"]))
-                .expect("an empty folder");
-            tokio::spawn(async move {
-                let life = directory.start().await.expect("the node joins");
-                TestNode {
-                    directory,
-                    life,
-                    addr,
-                }
-            })
-        });
+        let starts = names.iter().map(|name| self.start_soon(name, &["a"]));
         for start in starts.collect::<Vec<_>>() {
             nodes.push(start.await.expect("no panic"));
         }

@@ -1,0 +1,206 @@
+//! A node whose data folder was copied or restored: it may lack entries of the log that it confirmed in its life before, by which the
+//! others count them as committed. With its vote, one that lacks them as well would lead, and they would be forgotten.
+//!
+//! So it votes only for whoever has all that any *other* voter has, which it asks them for (what it confirmed to be committed one of them
+//! has too), and for nobody before all have answered. It is over once the leader has brought its log up to its new life. A folder is known to
+//! be another by its file ([`Mark`](crate::store::Mark)); `Options::data_is_newest` says that nothing is missing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use openraft::BasicNode;
+use staves_model::NodeId;
+use tokio::task::JoinSet;
+
+use crate::directory::{Core, Inner};
+use crate::message::LogEnd;
+use crate::types::LogId;
+use crate::waiting::WaitNotice;
+
+/// The time that the others have to answer, and the pause until those are asked again who did not.
+const ANSWER: Duration = Duration::from_millis(300);
+const ASK_AGAIN: Duration = Duration::from_millis(200);
+/// The time for which a node waits for a leader that by its own log votes alone, and knows no other node: others may have voted since.
+const NOBODY_ELSE: Duration = Duration::from_secs(3);
+
+/// What it knows of the others so far.
+pub(crate) struct Restored {
+    since: Instant,
+    /// Those that vote by its own log, and by the logs of those that answered, with their addresses.
+    voters: BTreeMap<NodeId, String>,
+    /// Where the logs of those end that answered.
+    ends: BTreeMap<NodeId, Option<LogId>>,
+}
+
+impl Default for Restored {
+    fn default() -> Restored {
+        Restored {
+            since: Instant::now(),
+            voters: BTreeMap::new(),
+            ends: BTreeMap::new(),
+        }
+    }
+}
+
+impl Restored {
+    /// The others that have not answered.
+    fn unheard(&self, me: NodeId) -> BTreeMap<NodeId, String> {
+        let unheard = |id: &NodeId| *id != me && !self.ends.contains_key(id);
+        let voters = self.voters.iter().filter(|(id, _)| unheard(id));
+        voters.map(|(id, addr)| (*id, addr.clone())).collect()
+    }
+
+    fn take(&mut self, from: NodeId, answer: LogEnd) {
+        self.ends.insert(from, answer.last_log);
+        for (id, addr) in answer.voters {
+            self.voters.entry(id).or_insert(addr);
+        }
+    }
+
+    /// True if this node may vote for who has this log.
+    fn votes_for(&self, me: NodeId, last_log: Option<LogId>) -> bool {
+        let all = self.unheard(me).is_empty() && self.ends.values().all(|end| *end <= last_log);
+        let alone = self.voters.keys().all(|id| *id == me);
+        all && (!alone || self.since.elapsed() >= NOBODY_ELSE)
+    }
+}
+
+impl Inner {
+    /// True if this node may vote for a candidate, itself or another, whose log ends there. Only a folder that was copied or restored has
+    /// it refuse more than Raft does.
+    pub fn may_vote(&self, core: &Core, last_log: Option<LogId>) -> bool {
+        let restored = self.restored.lock();
+        let votes = restored.as_ref().map(|r| r.votes_for(core.me, last_log));
+        votes.unwrap_or(true)
+    }
+
+    /// Where this node's log ends, and who votes by it.
+    pub fn log_end(&self, core: &Core) -> LogEnd {
+        LogEnd {
+            last_log: self.store.last_log(),
+            voters: voters(core),
+        }
+    }
+
+    /// The log has all that was committed before this life began.
+    pub async fn caught_up(&self) -> std::io::Result<()> {
+        self.store.save_mark().await?;
+        if self.restored.lock().take().is_some() {
+            tracing::info!(
+                "the data folder, which was copied or restored, is up to date: this node votes as before"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Asks the other voters, until all have answered or it is over.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let Some(core) = inner.core.get() else { return };
+    let mut waiting = WaitNotice::since(Instant::now());
+    loop {
+        let unheard = match inner.restored.lock().as_mut() {
+            Some(restored) => {
+                restored.voters.extend(voters(core));
+                restored.unheard(core.me)
+            }
+            None => return,
+        };
+        let mut answers = JoinSet::new();
+        for (id, addr) in &unheard {
+            let (id, link) = (*id, core.network.link(*id, &BasicNode::new(addr.clone())));
+            answers.spawn(async move { Some((id, link.log_end(ANSWER).await?)) });
+        }
+        while let Some(answer) = answers.join_next().await {
+            let mut restored = inner.restored.lock();
+            if let (Some(restored), Ok(Some((id, end)))) = (restored.as_mut(), answer) {
+                restored.take(id, end);
+            }
+        }
+        let still = inner.restored.lock().as_ref().map(|r| r.unheard(core.me));
+        let still: BTreeSet<NodeId> = still.into_iter().flatten().map(|(id, _)| id).collect();
+        if !still.is_empty() {
+            let names: Vec<String> = still.iter().map(ToString::to_string).collect();
+            let waits_for = format!("a leader, or nodes {}", names.join(", "));
+            let why = "the data folder was copied or restored, and may lack what this node confirmed: it votes for nobody before";
+            waiting.warn(&waits_for, why, "start those nodes; or start this one with --data-is-newest, if nothing is missing in its folder");
+        }
+        tokio::time::sleep(ASK_AGAIN).await;
+    }
+}
+
+/// Those that vote by this node's log, with their addresses.
+fn voters(core: &Core) -> BTreeMap<NodeId, String> {
+    let metrics = core.raft.metrics();
+    let metrics = metrics.borrow();
+    let membership = metrics.membership_config.membership();
+    let addr = |id: &NodeId| membership.get_node(id).map(|n| n.addr.clone());
+    let voters = membership.voter_ids();
+    voters
+        .map(|id| (id, addr(&id).unwrap_or_default()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use openraft::CommittedLeaderId;
+
+    use super::*;
+
+    fn id(n: u64) -> NodeId {
+        NodeId(n)
+    }
+
+    fn log(index: u64) -> Option<LogId> {
+        Some(LogId::new(CommittedLeaderId::new(1, id(1)), index))
+    }
+
+    fn end(index: u64, voters: &[u64]) -> LogEnd {
+        LogEnd {
+            last_log: log(index),
+            voters: voters.iter().map(|n| (id(*n), format!("{n}:1"))).collect(),
+        }
+    }
+
+    fn of(voters: &[u64]) -> Restored {
+        let voters = end(0, voters).voters;
+        Restored {
+            voters,
+            ..Restored::default()
+        }
+    }
+
+    #[test]
+    fn it_votes_for_nobody_who_lacks_what_another_voter_has() {
+        let mut restored = of(&[1, 2, 3]);
+        assert!(!restored.votes_for(id(3), log(99)), "nobody has answered");
+        restored.take(id(1), end(7, &[1, 2, 3]));
+        assert!(!restored.votes_for(id(3), log(99)), "one has not");
+        restored.take(id(2), end(5, &[1, 2, 3]));
+        assert!(restored.votes_for(id(3), log(7)));
+        assert!(!restored.votes_for(id(3), log(6)), "the first has more");
+    }
+
+    /// The voters have changed since the copy was made: one that is asked says so.
+    #[test]
+    fn it_asks_those_who_vote_by_newer_logs() {
+        let mut restored = of(&[1, 2, 3]);
+        restored.take(id(1), end(7, &[1, 2, 3]));
+        restored.take(id(2), end(9, &[1, 3, 4]));
+        let unheard = restored.unheard(id(3));
+        assert_eq!(unheard, BTreeMap::from([(id(4), "4:1".to_owned())]));
+        assert!(!restored.votes_for(id(3), log(9)));
+        restored.take(id(4), end(10, &[1, 3, 4]));
+        assert!(!restored.votes_for(id(3), log(9)));
+        assert!(restored.votes_for(id(3), log(10)));
+    }
+
+    #[test]
+    fn alone_it_waits_for_a_leader_first() {
+        let mut restored = of(&[1]);
+        assert!(!restored.votes_for(id(1), log(1)));
+        restored.since -= NOBODY_ELSE;
+        assert!(restored.votes_for(id(1), log(1)));
+    }
+}
