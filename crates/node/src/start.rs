@@ -195,10 +195,9 @@ fn address(listener: &TcpListener) -> SocketAddr {
 
 /// The secrets of the configuration, if it has any.
 pub(crate) fn secrets(config: &Config) -> Result<Option<Secrets>, StartError> {
-    let Some(nodes) = &config.secret_file else {
-        return Ok(None);
-    };
-    let clients = config.client_secret_file.as_deref().map(Secret::read);
+    let (nodes, clients) = (&config.secret_file, &config.client_secret_file);
+    let Some(nodes) = nodes else { return Ok(None) };
+    let clients = clients.as_deref().map(Secret::read);
     let (nodes, clients) = (Secret::read(nodes)?, clients.transpose()?);
     if clients.as_ref() == Some(&nodes) {
         return Err(StartError::OneSecret);
