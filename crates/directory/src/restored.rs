@@ -24,12 +24,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// The time for which a node waits for a leader that by its own log votes alone, and knows no other node: others may have voted since.
 const NOBODY_ELSE: Duration = Duration::from_secs(3);
 
-/// What it knows of the others so far.
+/// The others, as far as it knows them.
 pub(crate) struct Restored {
     since: Instant,
     /// Those that vote by its own log, and by the logs of those that answered, with their addresses.
     voters: BTreeMap<NodeId, String>,
-    /// Where the logs of those end that answered.
+    /// The ends of the logs of those that answered.
     ends: BTreeMap<NodeId, Option<LogId>>,
 }
 
@@ -75,7 +75,7 @@ impl Inner {
         votes.unwrap_or(true)
     }
 
-    /// Where this node's log ends, and who votes by it.
+    /// The end of this node's log, and those that vote by it.
     pub fn log_end(&self, core: &Core) -> LogEnd {
         LogEnd {
             last_log: self.store.last_log(),

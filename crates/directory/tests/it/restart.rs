@@ -225,7 +225,7 @@ async fn a_voter_with_an_older_folder_votes_for_nobody_who_lacks_the_same() {
     cluster.kill_all(&nodes).await;
 }
 
-/// Whoever moves all folders to other disks has copies only, and they know all that there is.
+/// Folders that were all moved to other disks are copies only, and know all that there is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn folders_that_all_moved_make_the_same_cluster() {
     let cluster = TestCluster::new();
