@@ -9,7 +9,7 @@ use staves_model::{Change, ClusterMap, Evidence, Incarnation, NodeId, NodeState,
 
 use crate::event::{Packet, Place};
 use crate::scale::MS;
-use crate::watch::{CLOCKS_PERCENT, Look, PING_EVERY, PROBE, Ping, SUSPICION};
+use crate::watch::{CLOCKS_PERCENT, ECHO_COUNTED, Look, PING_EVERY, PROBE, Ping, SUSPICION};
 use crate::world::World;
 
 impl World {
@@ -29,7 +29,7 @@ impl World {
         let watch = &mut self.nodes[node].watch;
         let (over, still) = std::mem::take(&mut watch.pings)
             .into_iter()
-            .partition(|p: &Ping| now >= p.sent + SUSPICION);
+            .partition(|p: &Ping| now >= p.sent + ECHO_COUNTED);
         watch.pings = still;
         let Some(map) = watch.map.clone() else { return };
         let over: Vec<Ping> = over;
@@ -117,6 +117,7 @@ impl World {
                 Sign::Silent => "detector: silence reported",
                 Sign::Refused => "detector: refusal reported",
                 Sign::Failed => "detector: failed request reported",
+                Sign::Slow => "detector: slow node reported",
             });
             self.send(node, leader, Packet::Report(Report { reporter, seen }));
         }
@@ -143,18 +144,23 @@ impl World {
         alive: bool,
     ) {
         let now = self.now;
-        if now > sent + SUSPICION {
+        if now > sent + ECHO_COUNTED {
             return;
         }
+        let late = now > sent + SUSPICION;
         let echo = Evidence {
             node: self.nodes[from].id,
             incarnation,
-            sign: if alive { Sign::Alive } else { Sign::Refused },
+            sign: match alive {
+                true if late => Sign::Slow,
+                true => Sign::Alive,
+                false => Sign::Refused,
+            },
         };
         let watch = &mut self.nodes[node].watch;
         let (asked, looks): (Vec<Look>, Vec<Look>) = std::mem::take(&mut watch.looks)
             .into_iter()
-            .partition(|l| l.suspect == echo.node && l.incarnation == incarnation);
+            .partition(|l| !late && l.suspect == echo.node && l.incarnation == incarnation);
         watch.looks = looks;
         let mine = |p: &Ping| p.sent == sent && p.to == echo.node && p.incarnation == incarnation;
         let under_way = watch.pings.iter().position(mine);

@@ -12,8 +12,10 @@ use crate::scale::MS;
 
 /// Time between two pings of a node; like all times here, the program's in the proportion of the leases.
 pub(crate) const PING_EVERY: u64 = 40 * MS;
-/// Silence that is reported, and how long a ping may take.
+/// Silence that is reported; an answer that takes longer is late.
 pub(crate) const SUSPICION: u64 = 140 * MS;
+/// The time for which the answer to a ping is waited for.
+pub(crate) const ECHO_COUNTED: u64 = 400 * MS;
 /// Least time between two reports of one node.
 pub(crate) const REPORT_AGAIN: Duration = Duration::from_millis(40);
 /// The time for which a second node looks at a suspect.

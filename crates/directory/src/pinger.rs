@@ -5,8 +5,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use staves_model::detector::PINGED_MAX;
-use staves_model::pinger::{Pinger, PingerConfig, PingerEffects, PingerEvent, UNANSWERED_MAX};
-use staves_model::{Change, Evidence, Incarnation, NodeId};
+use staves_model::pinger::{
+    ECHO_COUNTS, Pinger, PingerConfig, PingerEffects, PingerEvent, UNANSWERED_MAX,
+};
+use staves_model::{Change, Evidence, Incarnation, NodeId, Sign};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::directory::Inner;
@@ -75,9 +77,14 @@ impl Inner {
             let addr = map.nodes.get(&node).map(|n| n.native.clone());
             let (inner, echoes) = (self.clone(), echoes.clone());
             tokio::spawn(async move {
-                let patience = inner.options.times.suspicion;
+                let suspicion = inner.options.times.suspicion;
+                let patience = suspicion.max(ECHO_COUNTS);
                 let addr = addr.unwrap_or_default();
-                let sign = inner.probe(node, incarnation, &addr, patience).await;
+                let sent = inner.now();
+                let sign = match inner.probe(node, incarnation, &addr, patience).await {
+                    Sign::Alive if inner.now().since(sent) > suspicion => Sign::Slow,
+                    sign => sign,
+                };
                 let echo = Evidence {
                     node,
                     incarnation,

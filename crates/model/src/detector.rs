@@ -20,6 +20,9 @@
 //! Drivers answer a request for a probe with its finding, `Alive` included. A node that has
 //! reported another one and then receives from it reports `Alive` at once, which withdraws its report.
 //!
+//! **Who answers late** is taken out as one that is silent, for all wait for it, but only where no data is at stake: as long as a group that it
+//! is in would bear no further loss without it, it stays, however slow (`detector/slow.rs`).
+//!
 //! A wrong verdict costs time, never data: epochs fence the node off, and it may come back in the same
 //! life (`Change::NodeBack`). **Who came back twice** is slow rather than dead: silence must then stand for longer, and for
 //! twice as long after each further return (`detector/returns.rs`), so that a machine without enough processor
@@ -27,7 +30,9 @@
 
 mod case;
 mod lone;
+mod pinged;
 mod returns;
+mod slow;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -36,14 +41,14 @@ use serde::{Deserialize, Serialize};
 
 use self::case::Case;
 use self::lone::Lone;
+use self::pinged::circle_from;
+pub use self::pinged::{PINGED_MAX, whom_to_ping};
 use self::returns::Returns;
 use crate::ids::{Incarnation, NodeId};
-use crate::map::{ClusterMap, Group, NodeState};
+use crate::map::{ClusterMap, NodeState};
 use crate::mutant::{Mutant, planted};
 use crate::time::Time;
 
-/// Most nodes that one node pings.
-pub const PINGED_MAX: usize = 32;
 /// Most reporters whose findings on one suspect are kept.
 const REPORTERS_MAX: usize = 16;
 
@@ -91,6 +96,8 @@ pub enum Sign {
     Refused,
     /// A request to it failed: the connection broke, or a deadline passed.
     Failed,
+    /// It answers, but each answer takes longer than the suspicion time.
+    Slow,
 }
 
 /// One observation of one life of a node.
@@ -185,7 +192,10 @@ impl Detector {
     /// The pairs of nodes of which one does not hear the other, the lower id first.
     pub fn cuts(&self) -> BTreeSet<(NodeId, NodeId)> {
         let silent = self.cases.iter().flat_map(|(suspect, case)| {
-            let words = case.words.iter().filter(|(_, (_, f))| *f == Sign::Silent);
+            let words = case
+                .words
+                .iter()
+                .filter(|(_, (_, f))| matches!(f, Sign::Silent | Sign::Slow));
             words.map(|(reporter, _)| (*reporter.min(suspect), *reporter.max(suspect)))
         });
         silent.collect()
@@ -243,13 +253,16 @@ impl Detector {
         }
         // A request that failed says less than pings without an answer, and comes as often where clients ask.
         let knows_more = |(at, before): &(Time, Sign)| {
-            let more = matches!(before, Sign::Silent | Sign::Refused);
+            let more = matches!(before, Sign::Silent | Sign::Slow | Sign::Refused);
             more && now.since(*at) <= self.config.window
         };
         if finding == Sign::Failed && case.words.get(&reporter).is_some_and(knows_more) {
             return;
         }
         case.words.insert(reporter, (now, finding));
+        if finding == Sign::Slow {
+            case.slow_at = Some(now);
+        }
     }
 
     /// Drops findings that no longer count, and cases without findings.
@@ -262,6 +275,27 @@ impl Detector {
         });
     }
 
+    /// True if this one has answered of late, if not in time.
+    fn is_slow(&self, now: Time, node: NodeId) -> bool {
+        let case = self.cases.get(&node);
+        case.is_some_and(|case| case.is_slow(now, self.config.window))
+    }
+
+    /// True if no data is at stake where this slow node is taken out. Those that were judged are out, if not in the map yet.
+    fn is_spare(
+        &self,
+        now: Time,
+        map: &ClusterMap,
+        node: NodeId,
+        doubted: &BTreeSet<NodeId>,
+    ) -> bool {
+        let judged = |id: &NodeId| self.cases.get(id).is_some_and(|c| c.judged_at.is_some());
+        let silent = |id: &&NodeId| !self.is_slow(now, **id);
+        let out = self.cases.keys().filter(|id| judged(id)).copied();
+        let gone = doubted.iter().filter(silent).copied().chain(out).collect();
+        planted(Mutant::SlowIsDead) || slow::is_spare(map, node, &gone)
+    }
+
     fn judge(
         &mut self,
         now: Time,
@@ -272,6 +306,7 @@ impl Detector {
     ) {
         let config = self.config;
         let patience = self.returns.patience(suspect);
+        let stays = self.is_slow(now, suspect) && !self.is_spare(now, map, suspect, doubted);
         let Some(case) = self.cases.get_mut(&suspect) else {
             return;
         };
@@ -307,7 +342,7 @@ impl Detector {
         let looked_for =
             alone || case.is_refused() || case.others_looked(now, config.probed_within);
         let stood = case.is_refused() || case.doubted_for(now) >= Some(patience);
-        if heard && against.len() >= words_needed && looked_for && stood {
+        if !stays && heard && against.len() >= words_needed && looked_for && stood {
             if case
                 .judged_at
                 .is_none_or(|at| now.since(at) >= config.verdict_again)
@@ -345,54 +380,6 @@ impl Detector {
             }
         }
     }
-}
-
-/// Some of the nodes, from the one after `node` in the circle of ids on, `skip` further each round.
-fn circle_from(node: NodeId, mut nodes: Vec<NodeId>, skip: usize, count: usize) -> Vec<NodeId> {
-    nodes.sort_unstable();
-    if nodes.is_empty() {
-        return nodes;
-    }
-    let after = nodes.partition_point(|n| *n <= node);
-    let start = (after + skip) % nodes.len();
-    nodes.rotate_left(start);
-    nodes.truncate(count);
-    nodes
-}
-
-/// The nodes that a node pings: all that are up, so that it is known who reaches whom; where these are more than [`PINGED_MAX`], the
-/// next two and the one before it in the circle of their ids, and the peers of its groups, at most so many. By id.
-pub fn whom_to_ping(map: &ClusterMap, me: NodeId) -> Vec<NodeId> {
-    let up = map
-        .nodes
-        .values()
-        .filter(|n| n.state == NodeState::Up && n.id != me);
-    let circle = circle_from(me, up.map(|n| n.id).collect(), 0, usize::MAX);
-    let next = if circle.len() <= PINGED_MAX {
-        PINGED_MAX
-    } else {
-        2
-    };
-    let mut pinged: BTreeSet<NodeId> = circle
-        .iter()
-        .take(next)
-        .chain(circle.last())
-        .copied()
-        .collect();
-    let mut peers = BTreeSet::new();
-    let mine = |g: &&Group| g.members.iter().flatten().any(|x| x.id.node == me);
-    let groups = map.groups.values().filter(|_| pinged.len() < circle.len());
-    for group in groups.filter(mine) {
-        peers.extend(group.members.iter().flatten().map(|x| x.id.node));
-    }
-    // In the order of the circle, so that with very many peers each is pinged by somebody.
-    for peer in circle.iter().filter(|n| peers.contains(n)) {
-        if pinged.len() >= PINGED_MAX {
-            break;
-        }
-        pinged.insert(*peer);
-    }
-    pinged.into_iter().collect()
 }
 
 #[cfg(test)]

@@ -201,6 +201,7 @@ mutants! {
         ReporterBelieved = 1083,
         FirstServesBehindCut = 1084,
         BareUntilCalm = 1085,
+        SlowIsDead = 1086,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

@@ -15,8 +15,10 @@ use crate::time::Time;
 
 /// Unanswered periods after which a node counts as silent. It is suspected only later.
 const PINGS_MISSED: u32 = 2;
-/// Most pings to one node that may be unanswered at a time.
-pub const UNANSWERED_MAX: u32 = 4;
+/// The time for which the answer to a ping is waited for. One that takes longer than the suspicion time shows that the node is slow.
+pub const ECHO_COUNTS: Duration = Duration::from_millis(1000);
+/// Most pings to one node that may be unanswered at a time: as many as are sent while an answer counts.
+pub const UNANSWERED_MAX: u32 = 10;
 
 /// The pinger's times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +45,7 @@ pub enum PingerEvent<'a> {
         /// Its life.
         incarnation: Incarnation,
     },
-    /// The result of one ping: `Alive`, `Refused`, or `Silent` if its time passed. Each ping has exactly one.
+    /// The result of one ping: `Alive`, `Refused`, `Slow` if the answer took longer than the suspicion time, or `Silent` if none came. Each ping has exactly one.
     Echo(Evidence),
 }
 
@@ -63,6 +65,8 @@ pub struct PingerEffects {
 struct Watched {
     incarnation: Incarnation,
     answered: Time,
+    /// The time of the last answer that came late.
+    answered_late: Option<Time>,
     reported: Option<Time>,
     unanswered: u32,
 }
@@ -136,6 +140,7 @@ impl Pinger {
             let watched = self.watched.entry(node).or_insert(Watched {
                 incarnation,
                 answered: now,
+                answered_late: None,
                 reported: None,
                 unanswered: 0,
             });
@@ -143,8 +148,13 @@ impl Pinger {
                 watched.answered = now;
             }
             if now.since(watched.answered) > self.config.suspicion {
+                let late = watched.answered_late.map(|at| now.since(at));
+                let sign = match late.is_some_and(|since| since <= self.config.suspicion) {
+                    true => Sign::Slow,
+                    false => Sign::Silent,
+                };
                 out.reports
-                    .extend(watched.accuse(now, &self.config, node, Sign::Silent));
+                    .extend(watched.accuse(now, &self.config, node, sign));
             }
             if watched.unanswered < UNANSWERED_MAX {
                 watched.unanswered += 1;
@@ -163,6 +173,10 @@ impl Pinger {
             Sign::Alive => {
                 watched.answered = now;
                 watched.reported.take().map(|_| echo)
+            }
+            Sign::Slow => {
+                watched.answered_late = Some(now);
+                None
             }
             Sign::Refused => watched.accuse(now, &self.config, echo.node, Sign::Refused),
             Sign::Silent if planted(Mutant::MissedPingReported) => {

@@ -155,7 +155,8 @@ wire_struct!(MapAnswer [revision] { map });
 impl Wire for Sign {
     fn put(&self, out: &mut BytesMut) {
         match self {
-            Sign::Silent => {
+            // Nodes say to each other how late one answers; here it did not in time.
+            Sign::Silent | Sign::Slow => {
                 out.put_u8(0);
                 // The length of the silence, which has lost its meaning.
                 out.put_u32_le(0);

@@ -21,6 +21,8 @@ pub(super) struct Case {
     /// Raised with each round of probes, so that each round asks others.
     pub(super) round: usize,
     pub(super) judged_at: Option<Time>,
+    /// The time of the last word that it is slow.
+    pub(super) slow_at: Option<Time>,
 }
 
 impl Case {
@@ -33,6 +35,7 @@ impl Case {
             asked_first: None,
             round: 0,
             judged_at: None,
+            slow_at: None,
         }
     }
 
@@ -43,6 +46,12 @@ impl Case {
     /// True if one reporter is enough where there is no second one to ask.
     pub(super) fn lone_word_counts(&self, now: Time, alone_after: Duration) -> bool {
         self.is_refused() || self.doubted_for(now) >= Some(alone_after)
+    }
+
+    /// True if it has answered within the window, if not in time.
+    pub(super) fn is_slow(&self, now: Time, window: Duration) -> bool {
+        let answered = self.slow_at.is_some_and(|at| now.since(at) <= window);
+        answered && !self.is_refused()
     }
 
     pub(super) fn is_refused(&self) -> bool {
@@ -76,7 +85,7 @@ impl Case {
                     (Sign::Alive, _) => false,
                     (_, None) => true,
                     (Sign::Refused, Some(alive_at)) => *at > alive_at,
-                    (Sign::Silent | Sign::Failed, Some(_)) => false,
+                    (Sign::Silent | Sign::Slow | Sign::Failed, Some(_)) => false,
                 };
                 stands.then_some(*reporter)
             })

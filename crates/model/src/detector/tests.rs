@@ -2,6 +2,7 @@
 
 mod lone;
 mod pinged;
+mod slow;
 
 use super::*;
 use crate::change::Change;
@@ -55,7 +56,7 @@ impl Court {
     }
 }
 
-use Sign::{Alive, Failed, Refused, Silent};
+use Sign::{Alive, Failed, Refused, Silent, Slow};
 
 /// Row D5: a death is confirmed by a second node before anything is done.
 #[test]
