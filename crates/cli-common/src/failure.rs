@@ -166,7 +166,9 @@ fn of_directory(error: &DirectoryError) -> Code {
         DirectoryError::Removed { .. } => Own::NodeRemoved,
         DirectoryError::AddressTaken { .. } => Own::AddressTaken,
         DirectoryError::IsRunning { .. } | DirectoryError::Displaced { .. } => Own::IdentityTaken,
-        DirectoryError::NotRunning { .. } => Own::DirectoryStopped,
+        DirectoryError::NotRunning { .. } | DirectoryError::Forgotten { .. } => {
+            Own::DirectoryStopped
+        }
     })
 }
 

@@ -269,6 +269,11 @@ impl Inner {
                 if rpc.vote >= core.raft.metrics().borrow().vote {
                     self.leader_heard.store(self.now().0, Ordering::Relaxed);
                 }
+                if let Some(forgotten) = self.contradicted(core, &rpc) {
+                    let reason = forgotten.to_string();
+                    self.end_life(forgotten);
+                    return PeerResponse::Failed(reason);
+                }
                 match core.raft.append_entries(rpc).await {
                     Ok(answer) => PeerResponse::Append(answer),
                     Err(e) => PeerResponse::Failed(e.to_string()),

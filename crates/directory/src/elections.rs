@@ -12,15 +12,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use openraft::BasicNode;
+use parking_lot::Mutex;
 use rand::Rng;
 use staves_model::{ElectionTimer, ElectionTimes, ElectionView, Time, may_win};
 use tokio::task::JoinSet;
 
 use crate::directory::{Core, Inner};
 use crate::types::LogId;
+use crate::waiting::WaitNotice;
 
 /// The time that those have to answer whom a node asks that votes alone.
 const OTHERS_ANSWER: Duration = Duration::from_millis(200);
@@ -33,6 +35,7 @@ pub(crate) async fn run(inner: Arc<Inner>, times: ElectionTimes, heartbeat: Dura
     let draw = || rand::rng().random_range(0..1000);
     let mut timer = ElectionTimer::new(times, inner.now(), draw());
     let mut beat = Time::ZERO;
+    let waiting = Arc::new(Mutex::new(WaitNotice::since(Instant::now())));
     // They end with this.
     let mut candidacies = JoinSet::new();
     let mut ticks = tokio::time::interval(LOOK);
@@ -57,7 +60,7 @@ pub(crate) async fn run(inner: Arc<Inner>, times: ElectionTimes, heartbeat: Dura
             let seen = view(&inner, core);
             if timer.stands(now, &seen, draw()) {
                 while candidacies.try_join_next().is_some() {}
-                candidacies.spawn(stand(inner.clone(), seen));
+                candidacies.spawn(stand(inner.clone(), seen, waiting.clone()));
             }
         }
         if core.raft.metrics().has_changed().is_err() {
@@ -67,16 +70,16 @@ pub(crate) async fn run(inner: Arc<Inner>, times: ElectionTimes, heartbeat: Dura
 }
 
 /// Stands for election if a majority would vote for this node, and no leader and no other candidate came up while it was asked.
-async fn stand(inner: Arc<Inner>, seen: ElectionView) {
+async fn stand(inner: Arc<Inner>, seen: ElectionView, waiting: Arc<Mutex<WaitNotice>>) {
     let Some(core) = inner.core.get() else { return };
-    if may_be_elected(&inner, core).await && view(&inner, core) == seen {
+    if may_be_elected(&inner, core, &waiting).await && view(&inner, core) == seen {
         // Raft may have ended: the driver sees it too.
         let _ = core.raft.trigger().elect().await;
     }
 }
 
 /// Asks the voters for their pre-votes, until they are a majority. False if they are not, or this node is no voter.
-async fn may_be_elected(inner: &Inner, core: &Core) -> bool {
+async fn may_be_elected(inner: &Inner, core: &Core, waiting: &Mutex<WaitNotice>) -> bool {
     let membership = core.raft.metrics().borrow().membership_config.clone();
     let membership = membership.membership();
     let sets = membership.get_joint_config();
@@ -87,7 +90,11 @@ async fn may_be_elected(inner: &Inner, core: &Core) -> bool {
     if !inner.may_vote(core, last_log) {
         return false;
     }
-    if sets.iter().all(|set| set.len() == 1) && is_left_behind(inner, core, last_log).await {
+    let alone = sets.iter().all(|set| set.len() == 1) && !inner.options.data_is_newest;
+    if alone && is_left_behind(inner, core, last_log).await {
+        let why = "this node alone votes by what its data folder says, and others have more of the directory's log";
+        waiting.lock().warn("a leader", why, "give it its newest folder; or, if that is gone, start it with --data-is-newest true: what \
+            it lacks is forgotten then, and nodes that have it have to join anew");
         return false;
     }
     let patience = inner.options.times.election.vote_lease();
@@ -125,11 +132,6 @@ async fn is_left_behind(inner: &Inner, core: &Core, last_log: Option<LogId>) -> 
     let mut behind = false;
     while let Some(answer) = answers.join_next().await {
         behind |= matches!(answer, Ok(Some(end)) if end.last_log > last_log);
-    }
-    if behind {
-        tracing::warn!(
-            "this node's data folder is from when it voted alone, and others have gone on since: it waits for them"
-        );
     }
     behind
 }

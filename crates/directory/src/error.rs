@@ -136,6 +136,17 @@ pub enum DirectoryError {
         /// The address of its later life.
         address: String,
     },
+    /// The leader has other entries where this node has committed ones.
+    #[error(
+        "node {leader} leads the directory, and lacks what was committed and node {node} has: its data folder is an older state. \
+         Stop it, and start it with its newest folder; if that is gone, start node {node} with an empty data folder to join as a new node"
+    )]
+    Forgotten {
+        /// The leader.
+        leader: NodeId,
+        /// This node.
+        node: NodeId,
+    },
     /// Not started yet, or stopped.
     #[error("the directory of this node does not run: {reason}")]
     NotRunning {

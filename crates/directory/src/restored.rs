@@ -10,12 +10,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use openraft::BasicNode;
+use openraft::raft::AppendEntriesRequest;
 use staves_model::NodeId;
 use tokio::task::JoinSet;
 
 use crate::directory::{Core, Inner};
+use crate::error::DirectoryError;
 use crate::message::LogEnd;
-use crate::types::LogId;
+use crate::types::{LogId, Types};
 use crate::waiting::WaitNotice;
 
 /// The time that the others have to answer, and the pause until those are asked again who did not.
@@ -83,6 +85,30 @@ impl Inner {
         }
     }
 
+    /// The error if a leader sends others in the place of entries that this node has applied, which were committed: it leads with an older
+    /// folder, by votes that no rule here could refuse. Raft has no answer to that.
+    pub fn contradicted(
+        &self,
+        core: &Core,
+        rpc: &AppendEntriesRequest<Types>,
+    ) -> Option<DirectoryError> {
+        let (applied, vote) = {
+            let metrics = core.raft.metrics();
+            let metrics = metrics.borrow();
+            (metrics.last_applied?.index, metrics.vote)
+        };
+        let sent = rpc.entries.iter().map(|entry| entry.log_id);
+        let others = |id: LogId| {
+            let ours = self.store.log_id(id.index);
+            id.index <= applied && ours.is_some_and(|ours| ours != id)
+        };
+        let contradicts = rpc.vote >= vote && sent.chain(rpc.prev_log_id).any(others);
+        contradicts.then(|| DirectoryError::Forgotten {
+            leader: rpc.vote.leader_id.voted_for().unwrap_or_default(),
+            node: core.me,
+        })
+    }
+
     /// The log has all that was committed before this life began.
     pub async fn caught_up(&self) -> std::io::Result<()> {
         self.store.save_mark().await?;
@@ -124,7 +150,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             let names: Vec<String> = still.iter().map(ToString::to_string).collect();
             let waits_for = format!("a leader, or nodes {}", names.join(", "));
             let why = "the data folder was copied or restored, and may lack what this node confirmed: it votes for nobody before";
-            waiting.warn(&waits_for, why, "start those nodes; or start this one with --data-is-newest, if nothing is missing in its folder");
+            waiting.warn(&waits_for, why, "start those nodes; or start this one with --data-is-newest true, if nothing is missing in its folder");
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }

@@ -54,6 +54,12 @@ impl RaftLogReader<Types> for Store {
 }
 
 impl Store {
+    /// The entry at this index, if the log has it.
+    pub(crate) fn log_id(&self, index: u64) -> Option<LogId> {
+        let memory = self.memory.lock();
+        memory.entries.get(&index).map(|held| held.entry.log_id)
+    }
+
     /// Gives up a lead of the life before: it is to be elected again. Raft would go on leading its term at once, and if the folder is an
     /// older copy it would put other entries in the place of those that it had committed and lost.
     pub(crate) async fn give_up_lead(&self, me: NodeId) -> Result<(), StorageError<NodeId>> {

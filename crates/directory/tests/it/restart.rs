@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use staves_model::NodeState;
+use staves_directory::Proposal;
+use staves_model::{Change, NodeState};
 
 use crate::test_cluster::{PATIENCE, TestCluster, TestNode, eventually, leader, others};
 
@@ -241,9 +242,48 @@ async fn folders_that_all_moved_make_the_same_cluster() {
         copy_folder(&copy, &folder);
         starts.push(cluster.start_soon(name, &[]));
     }
+    let mut nodes = Vec::new();
     for start in starts {
-        let node = start.await.expect("no panic");
-        assert!(node.map().revision > committed);
-        cluster.kill(&node).await;
+        nodes.push(start.await.expect("no panic"));
     }
+    assert!(nodes.iter().all(|n| n.map().revision > committed));
+    cluster.kill_all(&nodes).await;
+}
+
+/// Regression: where only one node voted and came back with an older folder, the other's process panicked when it was sent other entries in
+/// the place of its own. Its operator is told, and it joins anew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_forgot_what_was_committed_is_named() {
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(2).await;
+    let (folder, copy) = (cluster.folder("a"), cluster.folder("copy"));
+    copy_folder(&folder, &copy);
+    for _ in 0..20 {
+        // Not of the one that votes: another would vote then.
+        let (node, on) = (nodes[1].id(), nodes[0].map().revision.0 % 2 == 0);
+        let change = Proposal::unconditional(Change::Drain { node, on });
+        let proposed = nodes[0].directory.propose(change, PATIENCE).await;
+        proposed.expect("commits");
+    }
+    let committed = nodes[0].map().revision;
+    eventually("both have it", || nodes[1].map().revision >= committed).await;
+    cluster.kill(&nodes[0]).await;
+    copy_folder(&copy, &folder);
+    let (waits, _) = cluster.open(cluster.options("a", &[])).expect("a folder");
+    let started = tokio::time::timeout(Duration::from_secs(4), waits.start()).await;
+    assert!(started.is_err(), "the other has more: {started:?}");
+    waits.stop().await;
+    let mut options = cluster.options("a", &[]);
+    options.data_is_newest = true;
+    let old = cluster.try_start(options).await.expect("it was told to");
+    let over = nodes[1].directory.over();
+    eventually("the other ends", || over.borrow().is_some()).await;
+    let why = over.borrow().as_ref().map(ToString::to_string);
+    let why = why.expect("it is over");
+    assert!(why.contains("lacks what was committed"), "{why}");
+    cluster.kill(&nodes[1]).await;
+    std::fs::remove_dir_all(cluster.folder("b")).expect("its folder");
+    let again = cluster.start("b", &["a"]).await;
+    again.touch(PATIENCE).await.expect("it goes on");
+    cluster.kill_all(&[old, again]).await;
 }
