@@ -54,19 +54,26 @@ pub(crate) struct Door {
     limits: Limits,
 }
 
+/// The limits of what is read. A command may have the largest value, or as many bytes as all clients' requests together.
+fn limits(config: &Config) -> Limits {
+    // So that a value which is too large is refused by its name, not by the protocol's.
+    let more = 1 << 20;
+    let command = config.value_bytes().max(config.in_flight_bytes());
+    Limits {
+        bulk_bytes_max: (config.value_bytes() + more).min(512 << 20),
+        command_bytes_max: command + 2 * more,
+        ..Limits::default()
+    }
+}
+
 impl Door {
     pub(crate) fn new(config: &Config, entry: Arc<Entry>) -> Arc<Door> {
-        let value_bytes_max = config.value_bytes();
         Arc::new(Door {
             entry,
             state: Arc::default(),
             clients_max: config.clients_max,
             descriptors: Descriptors::of_process(),
-            limits: Limits {
-                // So that a value which is too large is refused by its name, not by the protocol's.
-                bulk_bytes_max: (value_bytes_max + (1 << 20)).min(512 << 20),
-                ..Limits::default()
-            },
+            limits: limits(config),
         })
     }
 
@@ -171,5 +178,27 @@ struct ClientPlace(Arc<DoorState>);
 impl Drop for ClientPlace {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Size;
+
+    /// Regression: of one MSET of 4 x 240 MiB a node of 256 MiB took 2.1 GiB: a command had 1 GiB, whatever the node's memory.
+    #[test]
+    fn a_command_has_the_largest_value_or_what_all_requests_may_take() {
+        let small = Config {
+            memory: Size(256 << 20),
+            ..Config::default()
+        };
+        assert_eq!(limits(&small).command_bytes_max, 258 << 20);
+        let short = Config {
+            value_bytes_max: Size(1 << 20),
+            ..small
+        };
+        assert_eq!(limits(&short).command_bytes_max, 34 << 20);
+        assert_eq!(limits(&short).bulk_bytes_max, 2 << 20);
     }
 }
