@@ -270,7 +270,9 @@ pub(crate) enum PeerResponse {
 pub(crate) struct LogEnd {
     /// Its last entry.
     pub last_log: Option<LogId>,
-    /// Those that vote by it, with their addresses.
+    /// The entry in it that says who votes.
+    pub membership: Option<LogId>,
+    /// Those that vote by that, with their addresses.
     pub voters: BTreeMap<NodeId, String>,
 }
 

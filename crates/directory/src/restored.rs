@@ -29,7 +29,9 @@ const NOBODY_ELSE: Duration = Duration::from_secs(3);
 /// The others, as far as it knows them.
 pub(crate) struct Restored {
     since: Instant,
-    /// Those that vote by its own log, and by the logs of those that answered, with their addresses.
+    /// The newest entry that says who votes, of its own log and of those that answered.
+    membership: Option<LogId>,
+    /// Those that vote by that, with their addresses.
     voters: BTreeMap<NodeId, String>,
     /// The ends of the logs of those that answered.
     ends: BTreeMap<NodeId, Option<LogId>>,
@@ -39,6 +41,7 @@ impl Default for Restored {
     fn default() -> Restored {
         Restored {
             since: Instant::now(),
+            membership: None,
             voters: BTreeMap::new(),
             ends: BTreeMap::new(),
         }
@@ -55,8 +58,13 @@ impl Restored {
 
     fn take(&mut self, from: NodeId, answer: LogEnd) {
         self.ends.insert(from, answer.last_log);
-        for (id, addr) in answer.voters {
-            self.voters.entry(id).or_insert(addr);
+        self.see(answer);
+    }
+
+    /// Who voted once and has been replaced is not waited for: a majority of those before has agreed, so that one of them says so.
+    fn see(&mut self, log: LogEnd) {
+        if log.membership >= self.membership {
+            (self.membership, self.voters) = (log.membership, log.voters);
         }
     }
 
@@ -79,9 +87,17 @@ impl Inner {
 
     /// The end of this node's log, and those that vote by it.
     pub fn log_end(&self, core: &Core) -> LogEnd {
+        let metrics = core.raft.metrics();
+        let metrics = metrics.borrow();
+        let membership = metrics.membership_config.membership();
+        let addr = |id: &NodeId| membership.get_node(id).map(|n| n.addr.clone());
+        let voters = membership.voter_ids();
         LogEnd {
             last_log: self.store.last_log(),
-            voters: voters(core),
+            membership: *metrics.membership_config.log_id(),
+            voters: voters
+                .map(|id| (id, addr(&id).unwrap_or_default()))
+                .collect(),
         }
     }
 
@@ -128,7 +144,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     loop {
         let unheard = match inner.restored.lock().as_mut() {
             Some(restored) => {
-                restored.voters.extend(voters(core));
+                restored.see(inner.log_end(core));
                 restored.unheard(core.me)
             }
             None => return,
@@ -156,18 +172,6 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Those that vote by this node's log, with their addresses.
-fn voters(core: &Core) -> BTreeMap<NodeId, String> {
-    let metrics = core.raft.metrics();
-    let metrics = metrics.borrow();
-    let membership = metrics.membership_config.membership();
-    let addr = |id: &NodeId| membership.get_node(id).map(|n| n.addr.clone());
-    let voters = membership.voter_ids();
-    voters
-        .map(|id| (id, addr(&id).unwrap_or_default()))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use openraft::CommittedLeaderId;
@@ -182,9 +186,11 @@ mod tests {
         Some(LogId::new(CommittedLeaderId::new(1, id(1)), index))
     }
 
+    /// The end of a log in which the voters' own entry is its tenth part.
     fn end(index: u64, voters: &[u64]) -> LogEnd {
         LogEnd {
             last_log: log(index),
+            membership: log(index / 10),
             voters: voters.iter().map(|n| (id(*n), format!("{n}:1"))).collect(),
         }
     }
@@ -208,18 +214,19 @@ mod tests {
         assert!(!restored.votes_for(id(3), log(6)), "the first has more");
     }
 
-    /// The voters have changed since the copy was made: one that is asked says so.
+    /// The voters have changed since the copy was made: one that is asked says so. Those that have left may be gone for good.
     #[test]
-    fn it_asks_those_who_vote_by_newer_logs() {
+    fn it_asks_those_who_vote_by_the_newest_log() {
         let mut restored = of(&[1, 2, 3]);
-        restored.take(id(1), end(7, &[1, 2, 3]));
-        restored.take(id(2), end(9, &[1, 3, 4]));
+        restored.take(id(1), end(79, &[1, 3, 4]));
         let unheard = restored.unheard(id(3));
         assert_eq!(unheard, BTreeMap::from([(id(4), "4:1".to_owned())]));
-        assert!(!restored.votes_for(id(3), log(9)));
-        restored.take(id(4), end(10, &[1, 3, 4]));
-        assert!(!restored.votes_for(id(3), log(9)));
-        assert!(restored.votes_for(id(3), log(10)));
+        assert!(!restored.votes_for(id(3), log(90)));
+        restored.take(id(4), end(80, &[1, 3, 4]));
+        assert!(!restored.votes_for(id(3), log(79)));
+        assert!(restored.votes_for(id(3), log(80)));
+        restored.take(id(2), end(8, &[1, 2, 3]));
+        assert!(restored.votes_for(id(3), log(80)), "an older log");
     }
 
     #[test]
