@@ -2,21 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use crate::ids::NodeId;
-use crate::map::{ClusterMap, Group, NodeState};
+use crate::ids::{MemberId, NodeId};
+use crate::map::ClusterMap;
 
-/// True if every group in which this node is complete has what it needs without it and without those, and one member more: to take it out
-/// because it is slow costs no data then, even if another node dies before what it had is made anew.
+/// True if every group that loses something with this node bears the loss of one more without it and without those: to take it out because
+/// it is slow costs no data then, even if another node dies before what it had is made anew.
 pub(super) fn is_spare(map: &ClusterMap, node: NodeId, gone: &BTreeSet<NodeId>) -> bool {
-    let stays = |id: NodeId| {
-        let up = map.nodes.get(&id).is_some_and(|n| n.state == NodeState::Up);
-        up && id != node && !gone.contains(&id)
-    };
-    let complete = |group: &Group, is: &dyn Fn(NodeId) -> bool| {
-        let members = group.members.iter().flatten();
-        members.filter(|m| m.complete && is(m.id.node)).count()
-    };
-    let has_it = |group: &&Group| complete(group, &|id| id == node) > 0;
-    let mut groups = map.groups.values().filter(has_it);
-    groups.all(|group| complete(group, &stays) > usize::from(group.m))
+    let runs = |id: MemberId| map.runs(id) && !gone.contains(&id.node);
+    let stays = |id: MemberId| runs(id) && id.node != node;
+    let mut groups = map.groups.values();
+    groups.all(|group| {
+        let without = group.tolerates(stays);
+        without >= Some(1) || without == group.tolerates(runs)
+    })
 }
