@@ -38,12 +38,25 @@ pub fn line(text: impl std::fmt::Display) -> anyhow::Result<()> {
 
 /// Writes a line to stderr, for people beside the answer. If nobody reads it, it is not written.
 pub fn say(text: impl std::fmt::Display) {
-    show(format_args!("{text}\n"));
+    show(format_args!("{}\n", harmless(&text.to_string())));
 }
 
 /// The same without an end of line.
 pub fn show(text: impl std::fmt::Display) {
     let _ = std::io::stderr().write_all(text.to_string().as_bytes());
+}
+
+/// The text without what a terminal would obey: names of files and texts of other processes come through here.
+fn harmless(text: &str) -> String {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(obeyed) {
+        return text.to_owned();
+    }
+    let shown = text.chars().map(|c| match obeyed(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    });
+    shown.collect()
 }
 
 /// Answers with a value as JSON, or with what `table` makes of it.
@@ -54,7 +67,7 @@ pub fn answer<T: Serialize>(
 ) -> anyhow::Result<()> {
     match format {
         Format::Json => line(serde_json::to_string_pretty(value)?),
-        Format::Table => line(table(value)),
+        Format::Table => line(harmless(&table(value))),
     }
 }
 
@@ -153,5 +166,17 @@ mod tests {
             [("a", "1"), ("long", "1000")].map(|(a, b)| vec![a.into(), b.into(), "-".into()]);
         let text = table(&["name", "keys ", "zone"], rows);
         assert_eq!(text, "NAME  KEYS  ZONE\na        1  -\nlong  1000  -");
+    }
+
+    /// Regression: the names of a source's files went to the terminal as they are.
+    #[test]
+    fn a_terminal_is_shown_no_control_characters() {
+        let name = "esc\u{1b}[31mRED\u{1b}]0;owned\u{7}";
+        assert_eq!(
+            harmless(name),
+            "esc\\u{1b}[31mRED\\u{1b}]0;owned\\u{7}",
+            "no colour, no title"
+        );
+        assert_eq!(harmless("a\tb\nü"), "a\tb\nü");
     }
 }
