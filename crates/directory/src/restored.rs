@@ -61,7 +61,7 @@ impl Restored {
         self.see(answer);
     }
 
-    /// Who voted once and has been replaced is not waited for: a majority of those before has agreed, so that one of them says so.
+    /// Voters that have been replaced are not waited for: a majority of those before has agreed, so that one of them says so.
     fn see(&mut self, log: LogEnd) {
         if log.membership >= self.membership {
             (self.membership, self.voters) = (log.membership, log.voters);
