@@ -229,7 +229,14 @@ impl Directory {
     /// Makes the cluster, joins it, or comes back to it; returns once this node's own map shows its new
     /// life. It may take an election; it gives up after `Times::join`.
     pub async fn start(&self) -> Result<Life, DirectoryError> {
-        self.inner.clone().start().await
+        let mut over = self.over();
+        tokio::select! {
+            started = self.inner.clone().start() => started,
+            Ok(why) = over.wait_for(Option::is_some) => {
+                let why = why.as_ref().map(|why| why.to_string());
+                Err(not_running(why.unwrap_or_default()))
+            }
+        }
     }
 
     /// Answers another node's request (what its `Transport::call` carried).

@@ -70,7 +70,10 @@ impl Restored {
 
     /// True if this node may vote for who has this log.
     fn votes_for(&self, me: NodeId, last_log: Option<LogId>) -> bool {
-        let all = self.unheard(me).is_empty() && self.ends.values().all(|end| *end <= last_log);
+        // Others were asked for the names of the voters only.
+        let votes = |id: &NodeId| self.voters.contains_key(id);
+        let mut ends = self.ends.iter().filter(|(id, _)| votes(id));
+        let all = self.unheard(me).is_empty() && ends.all(|(_, end)| *end <= last_log);
         let alone = self.voters.keys().all(|id| *id == me);
         all && (!alone || self.since.elapsed() >= NOBODY_ELSE)
     }
@@ -137,20 +140,26 @@ impl Inner {
     }
 }
 
-/// Asks the other voters, until all have answered or it is over.
+/// Asks the other voters, until all have answered or it is over; and the other nodes that it knows, one of which may know newer voters.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let Some(core) = inner.core.get() else { return };
     let mut waiting = WaitNotice::since(Instant::now());
     loop {
-        let unheard = match inner.restored.lock().as_mut() {
+        let map = inner.map();
+        let asked = match inner.restored.lock().as_mut() {
             Some(restored) => {
                 restored.see(inner.log_end(core));
-                restored.unheard(core.me)
+                let mut asked = restored.unheard(core.me);
+                let known = map.nodes.values().filter(|n| n.id != core.me);
+                for node in known.filter(|n| !restored.ends.contains_key(&n.id)) {
+                    asked.insert(node.id, node.native.clone());
+                }
+                asked
             }
             None => return,
         };
         let mut answers = JoinSet::new();
-        for (id, addr) in &unheard {
+        for (id, addr) in &asked {
             let (id, link) = (*id, core.network.link(*id, &BasicNode::new(addr.clone())));
             answers.spawn(async move { Some((id, link.log_end(ANSWER).await?)) });
         }
@@ -227,6 +236,8 @@ mod tests {
         assert!(restored.votes_for(id(3), log(80)));
         restored.take(id(2), end(8, &[1, 2, 3]));
         assert!(restored.votes_for(id(3), log(80)), "an older log");
+        restored.take(id(5), end(81, &[1, 3, 4]));
+        assert!(restored.votes_for(id(3), log(80)), "it does not vote");
     }
 
     #[test]
