@@ -39,6 +39,7 @@ pub fn new_detector() -> Detector {
         probed_within: Duration::from_millis(120),
         alone_after: Duration::from_millis(120),
         alone_against_all: Duration::from_millis(2000),
+        slow_stays: Duration::from_millis(2000),
         verdict_again: Duration::from_millis(100),
     })
 }

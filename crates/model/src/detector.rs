@@ -20,8 +20,8 @@
 //! Drivers answer a request for a probe with its finding, `Alive` included. A node that has
 //! reported another one and then receives from it reports `Alive` at once, which withdraws its report.
 //!
-//! **Who answers late** is taken out as one that is silent, for all wait for it, but only where no data is at stake: as long as a group that it
-//! is in would bear no further loss without it, it stays, however slow (`detector/slow.rs`).
+//! **Who answers late** is taken out as one that is silent, for all wait for it, but not at once where data is at stake: while a group that it
+//! is in would bear no further loss without it, it stays for as long as others may need to take over what was lost before (`detector/slow.rs`).
 //!
 //! A wrong verdict costs time, never data: epochs fence the node off, and it may come back in the same
 //! life (`Change::NodeBack`). **Who came back twice** is slow rather than dead: silence must then stand for longer, and for
@@ -67,6 +67,8 @@ pub struct DetectorConfig {
     pub alone_after: Duration,
     /// The same where that node misses all others, and there are several.
     pub alone_against_all: Duration,
+    /// The time for which a node stays that answers late, where its loss could not be borne.
+    pub slow_stays: Duration,
     /// The time before a verdict that has not reached the map is repeated.
     pub verdict_again: Duration,
 }
@@ -80,6 +82,7 @@ impl Default for DetectorConfig {
             probed_within: Duration::from_millis(300),
             alone_after: Duration::from_millis(300),
             alone_against_all: Duration::from_millis(5000),
+            slow_stays: Duration::from_millis(5000),
             verdict_again: Duration::from_millis(250),
         }
     }
@@ -306,7 +309,7 @@ impl Detector {
     ) {
         let config = self.config;
         let patience = self.returns.patience(suspect);
-        let stays = self.is_slow(now, suspect) && !self.is_spare(now, map, suspect, doubted);
+        let waited_for = self.is_slow(now, suspect) && !self.is_spare(now, map, suspect, doubted);
         let Some(case) = self.cases.get_mut(&suspect) else {
             return;
         };
@@ -342,6 +345,7 @@ impl Detector {
         let looked_for =
             alone || case.is_refused() || case.others_looked(now, config.probed_within);
         let stood = case.is_refused() || case.doubted_for(now) >= Some(patience);
+        let stays = waited_for && case.doubted_for(now) < Some(config.slow_stays);
         if !stays && heard && against.len() >= words_needed && looked_for && stood {
             if case
                 .judged_at
