@@ -21,6 +21,16 @@ def said(*command):
     return (out.stdout or out.stderr).splitlines()[0] if out.returncode == 0 else None
 
 
+def cpu_seconds(children):
+    """Processor time that these have taken so far, the kernel's for them included."""
+    total = 0
+    for child in children:
+        with open(f"/proc/{child.pid}/stat") as stat:
+            fields = stat.read().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 class Servers:
     """Started servers; leaving the block ends them and removes their folder."""
 
@@ -66,9 +76,9 @@ class Servers:
     def listens(self, port):
         self.wait(f"port {port} listens", lambda: socket.create_connection(("127.0.0.1", port), 1).close() is None)
 
-    def redis(self, cores):
+    def redis(self, cores, *more):
         port = free_port()
-        self.start(cores, ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", self.folder])
+        self.start(cores, ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--save", "", "--appendonly", "no", "--dir", self.folder, *more])
         self.listens(port)
         return port
 
@@ -78,8 +88,9 @@ class Servers:
         self.listens(port)
         return port
 
-    def staves(self, cores, nodes, memory="2GiB", threads=1):
-        """So many nodes with a pool 1+(nodes - 1), once it is whole: their native ports and RESP ports."""
+    def staves(self, cores, nodes, memory="2GiB", threads=1, copies=None):
+        """So many nodes with a pool 1+(nodes - 1), or 1+copies, once it is whole: their native ports and RESP ports."""
+        scheme = f"1+{nodes - 1 if copies is None else copies}"
         natives, resps = [], []
         for _ in range(nodes):
             native, resp, admin = free_port(), free_port(), free_port()
@@ -89,10 +100,10 @@ class Servers:
             natives.append(native)
             resps.append(resp)
             self.wait("the node is up", lambda: whole(natives[0], len(natives)))
-        out = staves("--cluster", f"127.0.0.1:{natives[0]}", "pool", "set", "cache", "--yes", "--scheme", f"1+{nodes - 1}")
+        out = staves("--cluster", f"127.0.0.1:{natives[0]}", "pool", "set", "cache", "--yes", "--scheme", scheme)
         if out.returncode:
             sys.exit(f"the pool cannot be set: {out.stderr}")
-        self.wait("all buckets have their copies", lambda: whole(natives[0], nodes, f"1+{nodes - 1}"))
+        self.wait("all buckets have their copies", lambda: whole(natives[0], nodes, scheme))
         return natives, resps
 
 
