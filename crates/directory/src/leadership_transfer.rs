@@ -18,7 +18,7 @@
 //! is at most one leader a term, with all that was committed. If nobody takes over within [`PATIENCE`], the
 //! leader, if it still is, goes on, and its membership changes as before.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::Rng;
@@ -44,35 +44,19 @@ const OTHERS_BEGIN: usize = 4;
 /// The pause between the heartbeats whose answers tell the leader of the heir's candidacy.
 const NUDGE: Duration = Duration::from_millis(5);
 
-/// Writes wait as long as this lives.
-struct Pause<'a>(&'a Inner);
+/// A sign that stands as long as this lives.
+struct Raised<'a>(&'a AtomicBool);
 
-/// This leader says nothing as long as this lives.
-struct Silence<'a>(&'a Inner);
-
-impl<'a> Silence<'a> {
-    fn new(inner: &'a Inner) -> Silence<'a> {
-        inner.mute.store(true, Ordering::Release);
-        Silence(inner)
+impl<'a> Raised<'a> {
+    fn new(sign: &'a AtomicBool) -> Raised<'a> {
+        sign.store(true, Ordering::Release);
+        Raised(sign)
     }
 }
 
-impl Drop for Silence<'_> {
+impl Drop for Raised<'_> {
     fn drop(&mut self) {
-        self.0.mute.store(false, Ordering::Release);
-    }
-}
-
-impl<'a> Pause<'a> {
-    fn new(inner: &'a Inner) -> Pause<'a> {
-        inner.handing_over.store(true, Ordering::Release);
-        Pause(inner)
-    }
-}
-
-impl Drop for Pause<'_> {
-    fn drop(&mut self) {
-        self.0.handing_over.store(false, Ordering::Release);
+        self.0.store(false, Ordering::Release);
     }
 }
 
@@ -120,7 +104,7 @@ impl Inner {
     /// Hands the lead to one of these voters. True if somebody else leads then.
     pub async fn hand_over(&self, heirs: &[NodeId]) -> bool {
         let Ok(core) = self.core() else { return false };
-        let _pause = Pause::new(self);
+        let _pause = Raised::new(&self.handing_over);
         let handed = timeout(PATIENCE, async {
             let heir = heir(core, heirs).await;
             // They must let go of this leader too, and first.
@@ -158,7 +142,8 @@ impl Inner {
     pub async fn fall_silent(&self) {
         let Ok(core) = self.core() else { return };
         tracing::warn!("this leader hears no other node: it is silent, so that others elect one");
-        let (_pause, _silence) = (Pause::new(self), Silence::new(self));
+        let _pause = Raised::new(&self.handing_over);
+        let _silence = Raised::new(&self.mute);
         let others = wait_for(core, |m| m.current_leader != Some(core.me));
         if timeout(SILENCE, others).await.is_err() {
             tracing::info!("nobody else leads: this node goes on");
