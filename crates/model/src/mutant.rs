@@ -202,6 +202,7 @@ mutants! {
         FirstServesBehindCut = 1084,
         BareUntilCalm = 1085,
         SlowIsDead = 1086,
+        RestsPastDeadline = 1087,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

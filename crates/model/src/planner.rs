@@ -10,6 +10,9 @@
 //! twin of who goes), is filled under live writes, takes its place when it is complete, and only then
 //! the surplus goes. A group that stands where the ring has it is left alone.
 //!
+//! **At rest**, when no group needs anything, none is looked at until the map changes, a report comes, a cut is seen or a deadline passes
+//! (`planner/rest.rs`): what a leader costs does not grow with the groups that are well.
+//!
 //! **Promises.** A proposal made on a map is one that this map accepts. The planner is a policy: if it
 //! errs or forgets (a new leader starts with an empty one), time is lost, never data; the rules are
 //! `change/epochs.rs`'s.
@@ -18,6 +21,7 @@ mod balance;
 mod isolated;
 mod odd;
 mod plan;
+mod rest;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,6 +30,7 @@ use self::balance::Load;
 use self::isolated::{has_wide_copy, sole_source, sole_survivor};
 use self::odd::StuckMembers;
 use self::plan::{Choice, EpochReason, Fit, View};
+use self::rest::Rest;
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool};
@@ -132,6 +137,7 @@ pub struct Planner {
     homes: BTreeMap<NodeId, Home>,
     ring: Ring,
     plans: BTreeMap<PoolId, PoolPlan>,
+    rest: Option<Rest>,
 }
 
 /// The nodes of a pool's buckets, as long as neither ring nor pool change.
@@ -189,6 +195,19 @@ enum Need {
     MarkLost,
 }
 
+/// What the groups need, before it is held to what may be done at once.
+#[derive(Default)]
+struct Found {
+    urgent: Vec<NewEpoch>,
+    /// First epochs of groups.
+    starts: Vec<NewEpoch>,
+    moves: Vec<(EpochReason, NewEpoch)>,
+    lost: Vec<GroupId>,
+    /// The number of groups in change, and of those for which a proposal is under way.
+    in_change: usize,
+    under_way: usize,
+}
+
 impl Planner {
     /// A planner that has seen nothing yet. A new directory leader starts with a new one.
     pub fn new(config: PlannerConfig) -> Planner {
@@ -205,6 +224,7 @@ impl Planner {
             homes: BTreeMap::new(),
             ring: Ring::default(),
             plans: BTreeMap::new(),
+            rest: None,
         }
     }
 
@@ -220,6 +240,7 @@ impl Planner {
 
     /// Forgets a proposal that was rejected or lost: the next step may make it anew at once.
     pub fn refused(&mut self) {
+        self.rest = None;
         self.watches.values_mut().for_each(|w| w.proposed = None);
     }
 
@@ -231,33 +252,25 @@ impl Planner {
         map: &ClusterMap,
         stuck: &[StuckReport],
     ) -> Vec<(Revision, Change)> {
+        if stuck.is_empty() && self.rests(now, map) {
+            debug_assert!(self.finds_nothing(now, map), "a deadline was missed");
+            return Vec::new();
+        }
         self.look(now, map);
         self.narrow.look(now, map, &self.cuts);
         stuck.iter().for_each(|report| self.hear(now, map, report));
-        let (mut urgent, mut moves, mut lost) = (Vec::new(), Vec::new(), Vec::new());
-        let mut starts = Vec::new();
-        let (load, mut under_way) = (Load::of(map), 0);
-        let mut in_change = 0;
-        let starts_now = |g: &&Group| g.last_open.epoch == Epoch(0) && g.epoch > Epoch(0);
-        let starting = map.groups.values().filter(starts_now).count();
+        let starting = map.groups.values().filter(|g| starts_now(g)).count();
         self.starting = starting as u32;
-        for group in map.groups.values() {
-            in_change += usize::from(in_change_now(map, group) && !self.fills_for_long(now, group));
-            if self.under_way(now, group) {
-                under_way += 1;
-                continue;
-            }
-            match self.need(now, map, group, &load) {
-                Need::Nothing => {}
-                // The first start of a group: nobody waits for bytes that it has.
-                Need::Epoch(EpochReason::Urgent, new) if group.epoch == Epoch(0) => {
-                    starts.push(new)
-                }
-                Need::Epoch(EpochReason::Urgent, new) => urgent.push(new),
-                Need::Epoch(kind, new) => moves.push((kind, new)),
-                Need::MarkLost => lost.push(group.id),
-            }
-        }
+        let found = self.scan(now, map);
+        let nothing = found.is_nothing();
+        let Found {
+            mut urgent,
+            mut starts,
+            mut moves,
+            lost,
+            in_change,
+            under_way,
+        } = found;
         // Buckets are spread over the nodes anew when it is plain again who reaches whom.
         moves.retain(|(kind, _)| *kind < EpochReason::Balance || !self.narrow.lapse());
         starts.truncate(STARTS_AT_ONCE.saturating_sub(starting));
@@ -273,7 +286,39 @@ impl Planner {
             .moves_at_once
             .saturating_sub(in_change + urgent.len());
         urgent.extend(moves.into_iter().map(|(_, new)| new).take(budget));
-        self.propose(now, map, urgent, lost)
+        let changes = self.propose(now, map, urgent, lost);
+        if nothing && changes.is_empty() {
+            self.rest = self.rest_from(now, map);
+        }
+        changes
+    }
+
+    fn finds_nothing(&self, now: Time, map: &ClusterMap) -> bool {
+        self.scan(now, map).is_nothing() && self.node_to_forget(now, map).is_none()
+    }
+
+    /// What each group needs, as the map stands.
+    fn scan(&self, now: Time, map: &ClusterMap) -> Found {
+        let (load, mut found) = (Load::of(map), Found::default());
+        for group in map.groups.values() {
+            let changes = in_change_now(map, group) && !self.fills_for_long(now, group);
+            found.in_change += usize::from(changes);
+            if self.under_way(now, group) {
+                found.under_way += 1;
+                continue;
+            }
+            match self.need(now, map, group, &load) {
+                Need::Nothing => {}
+                // The first start of a group: nobody waits for bytes that it has.
+                Need::Epoch(EpochReason::Urgent, new) if group.epoch == Epoch(0) => {
+                    found.starts.push(new)
+                }
+                Need::Epoch(EpochReason::Urgent, new) => found.urgent.push(new),
+                Need::Epoch(kind, new) => found.moves.push((kind, new)),
+                Need::MarkLost => found.lost.push(group.id),
+            }
+        }
+        found
     }
 
     fn propose(
@@ -307,6 +352,7 @@ impl Planner {
     /// node that was back for a moment has heard the directory again, and the time after which its groups
     /// start empty begins anew.
     pub fn look(&mut self, now: Time, map: &ClusterMap) {
+        self.rest = None;
         let lives: Vec<_> = map
             .nodes
             .values()
@@ -563,6 +609,9 @@ impl Planner {
         sole: Option<MemberId>,
         id: MemberId,
     ) -> bool {
+        if self.cuts.is_empty() {
+            return false;
+        }
         let apart = |x: NodeId| apart(&self.cuts, x, id.node);
         if let Some(sole) = sole {
             return apart(sole.node);
@@ -681,6 +730,11 @@ fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
 
 fn into_need((kind, new): (EpochReason, NewEpoch)) -> Need {
     Need::Epoch(kind, new)
+}
+
+/// True if the group's first epoch is not open yet.
+fn starts_now(group: &Group) -> bool {
+    group.last_open.epoch == Epoch(0) && group.epoch > Epoch(0)
 }
 
 /// True if the group counts against the bound on moves: it is between epochs or is being filled, and

@@ -87,6 +87,11 @@ impl NarrowNodes {
         self.found = found.map(|(node, _)| *node).collect();
     }
 
+    /// True if there is none, nor was of late, nor may be soon.
+    pub fn is_none(&self) -> bool {
+        self.seen.is_empty() && self.lone.is_empty()
+    }
+
     /// True if one of them was, and is not at present: it may be again at once, or nobody has to care any more.
     pub fn lapse(&self) -> bool {
         self.lapse

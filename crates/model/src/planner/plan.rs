@@ -610,8 +610,12 @@ impl View<'_> {
     fn repair(&self, filling: bool, seats: &mut [Option<EpochSeat>]) -> bool {
         let m = usize::from(self.group.m);
         let calm = self.calm && !filling;
-        let bears_none = self.group.tolerates(|id| self.map.runs(id)) == Some(0);
-        let cut = bears_none && !self.cuts.is_empty() && !planted(Mutant::BareUntilCalm);
+        // The usual case costs nothing.
+        if seats.iter().take(self.width()).all(Option::is_some) {
+            return false;
+        }
+        let bears_none = || self.group.tolerates(|id| self.map.runs(id)) == Some(0);
+        let cut = !self.cuts.is_empty() && bears_none() && !planted(Mutant::BareUntilCalm);
         self.fill_vacant(seats)
             || self.give_twins_up(seats)
             || self.double_up(Fit::Able, m, seats)

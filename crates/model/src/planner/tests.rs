@@ -6,6 +6,7 @@ mod isolated;
 mod losses;
 mod moves;
 mod odd;
+mod rest;
 
 use super::*;
 use crate::change::{GroupStep, Outcome, Refusal};
