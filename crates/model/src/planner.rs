@@ -590,8 +590,9 @@ impl Planner {
             Some(since) => return self.need_of_gone(now, &view, watch, since),
             None if self.disturbed(now, &view, watch) => plan::takeover(&view),
             None if group.open => {
-                // An epoch would not open while a member does not reach one that serves.
-                let waits = |kind| kind >= EpochReason::Balance && view.is_torn();
+                // An epoch would not open while a member does not reach one that serves: that one is reported soon, and left out.
+                let coded_repair = |kind| group.m > 1 && kind < EpochReason::Drain;
+                let waits = |kind| !coded_repair(kind) && view.is_torn();
                 let next = view.next_move().filter(|(kind, _)| !waits(*kind));
                 return next.map_or(Need::Nothing, into_need);
             }

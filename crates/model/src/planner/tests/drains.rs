@@ -1,5 +1,6 @@
 //! Nodes that are emptied on purpose.
 
+use super::isolated::pair;
 use super::*;
 
 /// Row X5: a drained node gives everything up, before other moves, and takes it again when resumed.
@@ -201,4 +202,35 @@ fn a_drain_that_finds_no_room_keeps_its_copies_until_there_is_some() {
     town.settle();
     town.check_at_rest();
     assert_eq!(of_two(&town), 0, "there is room now");
+}
+
+/// Regression: buckets of a node that was drained while one other did not reach it went back and forth for as long as the cut lasted.
+#[test]
+fn a_node_that_one_other_does_not_reach_is_drained_in_few_epochs() {
+    let town = settled(5, "1+2", 16);
+    let nodes: Vec<NodeId> = town.map.nodes.keys().copied().collect();
+    let others = |a: NodeId| nodes.iter().copied().filter(move |b| *b != a);
+    for (a, b) in nodes.iter().flat_map(|a| others(*a).map(|b| (*a, b))) {
+        for before in [0, 300, 1000] {
+            let mut town = town.clone();
+            let cuts = [pair(a, b)].into();
+            let mut lived = town.live_with(&cuts, None, Duration::from_millis(before));
+            town.change(&set_drain(a.0, true));
+            let after = town.live_with(&cuts, None, Duration::from_secs(14));
+            lived.epochs.extend(after.epochs);
+            for id in town.map.groups.keys() {
+                let of = lived.epochs.iter().filter(|(_, new)| new.group == *id);
+                assert!(
+                    of.clone().count() <= 6,
+                    "{a} {b} {before}: {:?}",
+                    of.collect::<Vec<_>>()
+                );
+            }
+            let stood = after.stood_until;
+            assert!(
+                stood < Duration::from_secs(3),
+                "{a} {b} {before}: {stood:?}"
+            );
+        }
+    }
 }
