@@ -293,9 +293,12 @@ impl Inner {
                 }
                 Err(e) => PeerResponse::Failed(e.to_string()),
             },
-            PeerRequest::PreVote { last_log } => PeerResponse::PreVote {
-                granted: elections::would_vote(&self, core, last_log),
-            },
+            PeerRequest::PreVote { log } => {
+                let last_log = log.last_log;
+                self.learn_voters(log);
+                let granted = elections::would_vote(&self, core, last_log);
+                PeerResponse::PreVote { granted }
+            }
             PeerRequest::LogEnd => PeerResponse::LogEnd(self.log_end(core)),
             PeerRequest::Snapshot(rpc) => match core.raft.install_snapshot(rpc).await {
                 Ok(answer) => PeerResponse::Snapshot(answer),

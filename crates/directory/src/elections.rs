@@ -86,7 +86,8 @@ async fn may_be_elected(inner: &Inner, core: &Core, waiting: &Mutex<WaitNotice>)
     if !sets.iter().any(|set| set.contains(&core.me)) {
         return false;
     }
-    let last_log = inner.store.last_log();
+    let log = inner.log_end(core);
+    let last_log = log.last_log;
     if !inner.may_vote(core, last_log) {
         return false;
     }
@@ -101,9 +102,9 @@ async fn may_be_elected(inner: &Inner, core: &Core, waiting: &Mutex<WaitNotice>)
     let mut answers = JoinSet::new();
     for (voter, node) in membership.nodes() {
         if *voter != core.me && sets.iter().any(|set| set.contains(voter)) {
-            let (voter, link) = (*voter, core.network.link(*voter, node));
+            let (voter, link, log) = (*voter, core.network.link(*voter, node), log.clone());
             answers.spawn(async move {
-                let granted = link.pre_vote(last_log, patience).await;
+                let granted = link.pre_vote(log, patience).await;
                 granted.then_some(voter)
             });
         }

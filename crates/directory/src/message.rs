@@ -34,7 +34,8 @@ use crate::types::{Applied, LogId, Proposal, Types};
 /// 11. A voter asks the others for their votes before it stands.
 /// 12. The answer to that says whether the log of who gives it has more.
 /// 13. It does not: where a log ends, and who votes by it, is asked for apart.
-pub const VERSION: u8 = 13;
+/// 14. A voter that asks for votes says who votes by its log.
+pub const VERSION: u8 = 14;
 
 /// Most calls of one request.
 pub const CALLS_MAX: usize = 256;
@@ -84,9 +85,9 @@ pub(crate) enum PeerRequest {
         envelope: Vec<u8>,
         budget_ms: u32,
     },
-    /// Asks for a pre-vote; the sender's log ends there.
+    /// Asks for a pre-vote; this is the sender's log.
     PreVote {
-        last_log: Option<LogId>,
+        log: LogEnd,
     },
     /// Asks where the receiver's log ends.
     LogEnd,

@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 
 use crate::message::{Envelope, LogEnd, PeerRequest, PeerResponse, VERSION, decode, encode};
 use crate::transport::{Transport, TransportError};
-use crate::types::{LogId, Types};
+use crate::types::Types;
 
 /// The time for which an unreachable node is left alone. Less than the leader's lease, or its return costs an election.
 const BACKOFF: Duration = Duration::from_millis(100);
@@ -206,9 +206,9 @@ impl RaftLink {
         }
     }
 
-    /// Asks for the node's pre-vote; this node's log ends there. False if it does not answer.
-    pub async fn pre_vote(mut self, last_log: Option<LogId>, deadline: Duration) -> bool {
-        let ask = PeerRequest::PreVote { last_log };
+    /// Asks for the node's pre-vote; this is this node's log. False if it does not answer.
+    pub async fn pre_vote(mut self, log: LogEnd, deadline: Duration) -> bool {
+        let ask = PeerRequest::PreVote { log };
         let answer = self.ask(ask, deadline).await;
         matches!(answer, Some(PeerResponse::PreVote { granted: true }))
     }

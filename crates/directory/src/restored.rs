@@ -23,7 +23,7 @@ use crate::waiting::WaitNotice;
 /// The time that the others have to answer, and the pause until those are asked again who did not.
 const ANSWER: Duration = Duration::from_millis(300);
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// The time for which a node waits for a leader that by its own log votes alone, and knows no other node: others may have voted since.
+/// The time for which a node waits for a leader that by its own log votes alone and knows no other node: others may have voted since.
 const NOBODY_ELSE: Duration = Duration::from_secs(3);
 
 /// The others, as far as it knows them.
@@ -33,6 +33,8 @@ pub(crate) struct Restored {
     membership: Option<LogId>,
     /// Those that vote by that, with their addresses.
     voters: BTreeMap<NodeId, String>,
+    /// The other nodes of its map, with their addresses.
+    known: BTreeMap<NodeId, String>,
     /// The ends of the logs of those that answered.
     ends: BTreeMap<NodeId, Option<LogId>>,
 }
@@ -43,17 +45,23 @@ impl Default for Restored {
             since: Instant::now(),
             membership: None,
             voters: BTreeMap::new(),
+            known: BTreeMap::new(),
             ends: BTreeMap::new(),
         }
     }
 }
 
 impl Restored {
-    /// The others that have not answered.
+    /// The voters that have not answered, or all nodes where it votes alone: some may have begun to vote since.
     fn unheard(&self, me: NodeId) -> BTreeMap<NodeId, String> {
-        let unheard = |id: &NodeId| *id != me && !self.ends.contains_key(id);
-        let voters = self.voters.iter().filter(|(id, _)| unheard(id));
-        voters.map(|(id, addr)| (*id, addr.clone())).collect()
+        let known = self.known.iter().filter(|_| self.is_alone(me));
+        let others = self.voters.iter().chain(known);
+        let unheard = others.filter(|(id, _)| **id != me && !self.ends.contains_key(id));
+        unheard.map(|(id, addr)| (*id, addr.clone())).collect()
+    }
+
+    fn is_alone(&self, me: NodeId) -> bool {
+        self.voters.keys().all(|id| *id == me)
     }
 
     fn take(&mut self, from: NodeId, answer: LogEnd) {
@@ -74,8 +82,8 @@ impl Restored {
         let votes = |id: &NodeId| self.voters.contains_key(id);
         let mut ends = self.ends.iter().filter(|(id, _)| votes(id));
         let all = self.unheard(me).is_empty() && ends.all(|(_, end)| *end <= last_log);
-        let alone = self.voters.keys().all(|id| *id == me);
-        all && (!alone || self.since.elapsed() >= NOBODY_ELSE)
+        let nobody = self.is_alone(me) && self.known.is_empty();
+        all && (!nobody || self.since.elapsed() >= NOBODY_ELSE)
     }
 }
 
@@ -86,6 +94,13 @@ impl Inner {
         let restored = self.restored.lock();
         let votes = restored.as_ref().map(|r| r.votes_for(core.me, last_log));
         votes.unwrap_or(true)
+    }
+
+    /// Takes in who votes by the log of one that asks for a pre-vote: a voter since this folder was copied perhaps, of which nobody else tells.
+    pub fn learn_voters(&self, log: LogEnd) {
+        if let Some(restored) = self.restored.lock().as_mut() {
+            restored.see(log);
+        }
     }
 
     /// The end of this node's log, and those that vote by it.
@@ -148,12 +163,13 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         let map = inner.map();
         let asked = match inner.restored.lock().as_mut() {
             Some(restored) => {
+                let others = map.nodes.values().filter(|n| n.id != core.me);
+                restored.known = others.map(|n| (n.id, n.native.clone())).collect();
                 restored.see(inner.log_end(core));
-                let mut asked = restored.unheard(core.me);
-                let known = map.nodes.values().filter(|n| n.id != core.me);
-                for node in known.filter(|n| !restored.ends.contains_key(&n.id)) {
-                    asked.insert(node.id, node.native.clone());
-                }
+                let known = restored.known.clone().into_iter();
+                let unheard = known.filter(|(id, _)| !restored.ends.contains_key(id));
+                let mut asked: BTreeMap<NodeId, String> = unheard.collect();
+                asked.extend(restored.unheard(core.me));
                 asked
             }
             None => return,
@@ -246,5 +262,20 @@ mod tests {
         assert!(!restored.votes_for(id(1), log(1)));
         restored.since -= NOBODY_ELSE;
         assert!(restored.votes_for(id(1), log(1)));
+    }
+
+    /// The others did not vote when the copy was made, and may have begun to.
+    #[test]
+    fn alone_among_others_it_waits_for_them() {
+        let mut restored = of(&[1]);
+        restored.known = end(0, &[2, 3]).voters;
+        restored.since -= NOBODY_ELSE;
+        assert!(!restored.votes_for(id(1), log(99)), "nobody has answered");
+        restored.take(id(2), end(5, &[1]));
+        assert!(!restored.votes_for(id(1), log(99)), "one has not");
+        restored.take(id(3), end(5, &[1]));
+        assert!(restored.votes_for(id(1), log(6)));
+        restored.take(id(3), end(70, &[1, 2, 3]));
+        assert!(!restored.votes_for(id(1), log(6)), "they do");
     }
 }

@@ -183,6 +183,83 @@ async fn a_folder_from_when_it_voted_alone_makes_no_leader() {
     cluster.kill_all(&nodes).await;
 }
 
+/// Regression: the same after a power cut, when none of the others runs yet: it led alone after a moment, and they, with all that was
+/// committed, were told that they did not belong to the cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_from_when_it_voted_alone_waits_for_those_that_it_knows() {
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
+    let b = cluster.start("b", &["a"]).await;
+    eventually("it knows of the other", || a.map().nodes.len() == 2).await;
+    let (folder, copy) = (cluster.folder("a"), cluster.folder("copy"));
+    copy_folder(&folder, &copy);
+    let c = cluster.start("c", &["a"]).await;
+    let nodes = [a, b, c];
+    for node in &nodes {
+        eventually("three vote", || node.directory.status().voters.len() == 3).await;
+    }
+    let committed = nodes[2].map().revision;
+    cluster.kill_all(&nodes).await;
+    copy_folder(&copy, &folder);
+    let mut back = vec![cluster.start_soon("a", &[])];
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(!back[0].is_finished(), "the other may know more");
+    back.extend(["b", "c"].map(|name| cluster.start_soon(name, &[])));
+    let mut nodes = Vec::new();
+    for start in back {
+        nodes.push(start.await.expect("no panic"));
+    }
+    for node in &nodes {
+        node.touch(PATIENCE).await.expect("it goes on");
+        assert!(node.map().revision > committed, "nothing was forgotten");
+    }
+    cluster.kill_all(&nodes).await;
+}
+
+/// Regression: two of three voters came back with copies from before the third voted, and waited for one that had left for good; of the
+/// third, which has everything, they knew nothing. It asks them for their votes, and so tells them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_folders_learn_of_a_newer_voter_from_itself() {
+    let cluster = TestCluster::new();
+    let nodes = cluster.found(3).await;
+    for name in ["a", "b"] {
+        copy_folder(
+            &cluster.folder(name),
+            &cluster.folder(&format!("{name}.old")),
+        );
+    }
+    let name = |n: &TestNode| n.map().nodes[&n.id()].name.clone();
+    let (gone, stay): (Vec<_>, Vec<_>) = nodes.into_iter().partition(|n| name(n) == "c");
+    let d = cluster.start("d", &["a"]).await;
+    cluster.kill(&gone[0]).await;
+    eventually("it votes in the place of one that is gone", || {
+        let status = d.directory.status();
+        let there = status.voters.contains(&d.id()) && !status.voters.contains(&gone[0].id());
+        there && !status.changing_voters
+    })
+    .await;
+    d.touch(PATIENCE).await.expect("commits");
+    let committed = d.map().revision;
+    cluster.kill_all(&stay).await;
+    let mut back = Vec::new();
+    for name in ["a", "b"] {
+        copy_folder(
+            &cluster.folder(&format!("{name}.old")),
+            &cluster.folder(name),
+        );
+        back.push(cluster.start_soon(name, &[]));
+    }
+    let mut nodes = vec![d];
+    for start in back {
+        nodes.push(start.await.expect("no panic"));
+    }
+    for node in &nodes {
+        node.touch(PATIENCE).await.expect("it goes on");
+        assert!(node.map().revision > committed, "nothing was forgotten");
+    }
+    cluster.kill_all(&nodes).await;
+}
+
 /// Regression: a voter that came back with an older copy of its folder gave its vote to one that lacked what both had not seen, or had
 /// forgotten; what the dead leader had committed with it was forgotten.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
