@@ -523,18 +523,26 @@ impl View<'_> {
         ))
     }
 
-    /// Last steps: all that are wanted are complete. The ring's first serves; then the surplus goes. A
-    /// former data bucket stays for one epoch as a copy, so that it is sealed and nothing of its stream
-    /// is in doubt.
+    /// Last steps: all that are wanted are complete. The ring's first serves, or, where that one misses a member and the present one goes,
+    /// the next that misses none; then the surplus goes. A former data bucket stays for one epoch as a copy, so that it is sealed and
+    /// nothing of its stream is in doubt.
     fn settle(&self, members: &[(MemberSlot, Member)]) -> Option<(EpochReason, NewEpoch)> {
         let (_, serving) = members.first()?;
-        let first = self.desired()[0];
         let kept = self.kept_for_want_of_room(members);
         let stands = |x: &Member| self.wanted(x) || kept.contains(&x.id.node);
-        // It would not open, and the one that serves would be called back.
-        let misses = |(_, x): &(MemberSlot, Member)| apart(self.cuts, first.node, x.id.node);
-        let reaches_all = planted(Mutant::FirstServesBehindCut) || !members.iter().any(misses);
-        let moves = serving.id != first && reaches_all;
+        // It would not open where the next one to serve misses a member, and the one before would be called back.
+        let misses = |id: &MemberId| {
+            let mut nodes = members.iter().map(|(_, x)| x.id.node);
+            let misses = nodes.any(|node| apart(self.cuts, id.node, node));
+            misses && !planted(Mutant::FirstServesBehindCut)
+        };
+        let heirs = match stands(serving) {
+            true => &self.desired()[..1],
+            false => self.desired(),
+        };
+        let heir = heirs.iter().copied().find(|id| !misses(id));
+        let first = heir.or(stands(serving).then_some(serving.id))?;
+        let moves = serving.id != first;
         let surplus = members.iter().any(|(_, x)| !stands(x));
         if !moves && !surplus {
             return None;
