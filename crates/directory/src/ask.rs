@@ -19,6 +19,7 @@ use crate::message::{
     Envelope, LeaderRequest, LeaderResponse, PeerRequest, PeerResponse, encode, open_envelope,
 };
 use crate::transport::TransportError;
+use crate::types::LogId;
 use crate::waiting::WaitNotice;
 
 /// The number of times that nodes which do not lead may forward a request.
@@ -159,6 +160,7 @@ impl Inner {
         let budget_ms = patience.as_millis() as u32;
         let body = PeerRequest::ForLeader {
             request: request.clone(),
+            known: self.known_entry(core),
             hops: HOPS,
             budget_ms,
         };
@@ -307,12 +309,13 @@ impl Inner {
             },
             PeerRequest::ForLeader {
                 request,
+                known,
                 hops,
                 budget_ms,
             } => {
                 let budget = Duration::from_millis(budget_ms.into());
-                self.answer(core, envelope.from, request, hops, budget)
-                    .await
+                let asker = (envelope.from, known);
+                self.answer(core, asker, request, hops, budget).await
             }
             PeerRequest::Stand { term, heir } => self.stand(term, heir).await,
             // Life 0 is asked for by who would take this node's place: this process has it, hanging or not.
@@ -355,7 +358,7 @@ impl Inner {
     async fn answer(
         self: &Arc<Self>,
         core: &Core,
-        from: NodeId,
+        (from, known): (NodeId, Option<LogId>),
         request: LeaderRequest,
         hops: u8,
         budget: Duration,
@@ -365,7 +368,9 @@ impl Inner {
         }
         if self.leads().is_some() {
             return match tokio::time::timeout(budget, self.lead(request)).await {
-                Ok(Ok(answer)) => PeerResponse::Answered(answer),
+                Ok(Ok(answer)) => {
+                    PeerResponse::Answered(self.unless_forgotten(core, known, answer))
+                }
                 Ok(Err(LeadError::NotLeader)) => PeerResponse::NotLeader { leader: None },
                 Ok(Err(LeadError::CutOff)) => {
                     PeerResponse::Failed(format!("it led, but {CUT_OFF}"))
@@ -391,6 +396,7 @@ impl Inner {
         let repeatable = request.repeatable();
         let body = PeerRequest::ForLeader {
             request,
+            known,
             hops: hops - 1,
             budget_ms,
         };
@@ -488,6 +494,7 @@ pub(crate) async fn ask_to_join(
     let budget_ms = patience.as_millis() as u32;
     let body = PeerRequest::ForLeader {
         request: request.clone(),
+        known: None,
         hops: HOPS,
         budget_ms,
     };

@@ -138,8 +138,8 @@ pub enum DirectoryError {
     },
     /// The leader has other entries where this node has committed ones.
     #[error(
-        "node {leader} leads the directory, and lacks what was committed and node {node} has: its data folder is an older state. \
-         Stop it, and start it with its newest folder; if that is gone, start node {node} with an empty data folder to join as a new node"
+        "node {leader} leads the directory, and lacks what was committed and this node, {node}, has: the data folder of one of them is an \
+         older state. Start that one with its newest folder; if that is gone, start the other with an empty data folder to join as a new node"
     )]
     Forgotten {
         /// The leader.

@@ -11,7 +11,7 @@ use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Re
 use crate::ask::{LeadError, NO_CLUSTER};
 use crate::directory::Inner;
 use crate::lead::newly_elected;
-use crate::leader_state::JoinState;
+use crate::leader_state::{JoinState, LeaderState};
 use crate::message::{Join, JoinRefusal, LeaderResponse};
 use crate::types::{Applied, Proposal};
 
@@ -25,12 +25,14 @@ impl Inner {
         self: &Arc<Self>,
         join: Join,
     ) -> Result<LeaderResponse, LeadError> {
-        match self
-            .leader_state
-            .lock()
-            .as_mut()
-            .map(|leader_state| leader_state.begin_join(join.nonce))
-        {
+        let (now, map) = (self.now(), self.map());
+        let begin = |leader_state: &mut LeaderState| {
+            join.node
+                .inspect(|node| leader_state.note_return(now, &map, *node));
+            leader_state.begin_join(join.nonce)
+        };
+        let begun = self.leader_state.lock().as_mut().map(begin);
+        match begun {
             None => return Ok(newly_elected()),
             Some(JoinState::Done(answer)) => return Ok(answer),
             Some(JoinState::UnderWay) => {

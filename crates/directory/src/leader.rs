@@ -8,7 +8,7 @@ use staves_model::detector::{Findings, Probe, Report, Verdict};
 use staves_model::{Change, Evidence, Revision};
 
 use crate::ask::PROBED;
-use crate::directory::Inner;
+use crate::directory::{Core, Inner};
 use crate::leader_state::LeaderState;
 use crate::lease_batcher::confirm;
 use crate::message::{LeaderResponse, PeerRequest, PeerResponse};
@@ -102,6 +102,9 @@ fn detect(inner: &Inner) -> Option<Findings> {
     // A leader that a majority follows is alive, whatever a pinger reported meanwhile.
     let me = inner.core.get().map(|core| core.me);
     reports.retain(|report| Some(report.seen.node) != me);
+    let voters = inner.core.get().map(Core::voters).unwrap_or_default();
+    let rejoining = leader_state.rejoining(now, &map, &voters);
+    leader_state.detector.see_rejoining(rejoining);
     let mut findings = Findings::default();
     leader_state
         .detector

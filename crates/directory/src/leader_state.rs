@@ -1,6 +1,7 @@
 //! The volatile state of one term's leader. None of it is carried into the next term.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use staves_model::detector::{Report, Verdict};
 use staves_model::mutant::{Mutant, planted};
@@ -17,6 +18,8 @@ use crate::options::Times;
 const REPORTS_MAX: usize = 4096;
 /// Most reports of stuck members between two ticks.
 const STUCK_MAX: usize = 4096;
+/// The time for which a node that asked to come back runs: it asks again sooner, if on a slow link not much.
+const RETURN_LASTS: Duration = Duration::from_secs(3);
 /// Most joins whose answer is remembered, lest one that is asked twice make two nodes.
 const JOINS_MAX: usize = 64;
 
@@ -35,6 +38,8 @@ pub(crate) struct LeaderState {
     logged: BTreeMap<NodeId, Incarnation>,
     /// By the joiner's nonce; `None` while its join is under way.
     joins: VecDeque<(u64, Option<LeaderResponse>)>,
+    /// When nodes of the map last asked to come back.
+    asked: BTreeMap<NodeId, Time>,
 }
 
 impl LeaderState {
@@ -58,6 +63,7 @@ impl LeaderState {
             down_since: BTreeMap::new(),
             logged: BTreeMap::new(),
             joins: VecDeque::new(),
+            asked: BTreeMap::new(),
         }
     }
 
@@ -117,6 +123,24 @@ impl LeaderState {
         fresh.map(|(node, _)| *node).collect()
     }
 
+    /// Notes that a node asks to come back.
+    pub fn note_return(&mut self, now: Time, map: &ClusterMap, node: NodeId) {
+        self.asked.retain(|id, _| map.nodes.contains_key(id));
+        if map.nodes.contains_key(&node) {
+            self.asked.insert(node, now);
+        }
+    }
+
+    /// The number of these voters that are down by the map, and asked to come back a moment ago.
+    pub fn rejoining(&self, now: Time, map: &ClusterMap, voters: &BTreeSet<NodeId>) -> usize {
+        let down = |id: &NodeId| map.nodes.get(id).is_some_and(|n| n.state != NodeState::Up);
+        let lately = |at: &Time| now.since(*at) < RETURN_LASTS;
+        let asked = self.asked.iter();
+        asked
+            .filter(|(id, at)| voters.contains(id) && down(id) && lately(at))
+            .count()
+    }
+
     /// Begins a join, unless one with this nonce is under way or done.
     pub fn begin_join(&mut self, nonce: u64) -> JoinState {
         if let Some((_, answer)) = self.joins.iter().find(|(n, _)| *n == nonce) {
@@ -151,7 +175,6 @@ mod tests {
     use staves_model::detector::Findings;
     use staves_model::testing::cluster;
     use staves_model::{Change, Evidence, Sign};
-    use std::time::Duration;
 
     /// Regression: a leader that no majority follows wrote the same death to its log four times a second.
     #[test]

@@ -34,7 +34,7 @@ use crate::types::{Applied, LogId, Proposal, Types};
 /// 11. A voter asks the others for their votes before it stands.
 /// 12. The answer to that says whether the log of who gives it has more.
 /// 13. It does not: where a log ends, and who votes by it, is asked for apart.
-/// 14. A voter that asks for votes says who votes by its log.
+/// 14. A voter that asks for votes says who votes by its log, and who asks the leader says how much of the log it has.
 pub const VERSION: u8 = 14;
 
 /// Most calls of one request.
@@ -58,9 +58,10 @@ pub(crate) enum PeerRequest {
     Append(AppendEntriesRequest<Types>),
     Vote(VoteRequest<NodeId>),
     Snapshot(InstallSnapshotRequest<Types>),
-    /// For the leader; may be passed on `hops` more times.
+    /// For the leader; may be passed on `hops` more times. `known` is an entry of the directory's log that who asks has.
     ForLeader {
         request: LeaderRequest,
+        known: Option<LogId>,
         hops: u8,
         budget_ms: u32,
     },

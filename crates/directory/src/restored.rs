@@ -16,7 +16,7 @@ use tokio::task::JoinSet;
 
 use crate::directory::{Core, Inner};
 use crate::error::DirectoryError;
-use crate::message::LogEnd;
+use crate::message::{JoinRefusal, LeaderResponse, LogEnd};
 use crate::types::{LogId, Types};
 use crate::waiting::WaitNotice;
 
@@ -141,6 +141,45 @@ impl Inner {
             leader: rpc.vote.leader_id.voted_for().unwrap_or_default(),
             node: core.me,
         })
+    }
+
+    /// The last entry of this node's log that is committed for certain; while it starts, and knows of none, the last of all.
+    pub fn known_entry(&self, core: &Core) -> Option<LogId> {
+        match self.life() {
+            Ok(_) => core.raft.metrics().borrow().last_applied,
+            Err(_) => self.store.last_log(),
+        }
+    }
+
+    /// The leader's answer to one that has this entry. Where the leader lacks it, its own folder is an older state, and says nothing
+    /// about who was removed.
+    pub fn unless_forgotten(
+        &self,
+        core: &Core,
+        known: Option<LogId>,
+        answer: LeaderResponse,
+    ) -> LeaderResponse {
+        let ends = matches!(
+            answer,
+            LeaderResponse::Over { .. } | LeaderResponse::JoinRefused(JoinRefusal::Removed)
+        );
+        let last = self.store.last_log();
+        let lacks = |known: LogId| match self.store.log_id(known.index) {
+            Some(ours) => ours != known,
+            None => last.is_none_or(|last| last.index < known.index),
+        };
+        if !ends || !known.is_some_and(lacks) {
+            return answer;
+        }
+        let reason = format!(
+            "node {} leads, and lacks entries of the directory's log that this node has: the data folder of one of them is an older state",
+            core.me
+        );
+        tracing::warn!(
+            ?known,
+            "a node asks that has more of the directory's log: this node's data folder is an older state"
+        );
+        LeaderResponse::later(100, reason)
     }
 
     /// The log has all that was committed before this life began.

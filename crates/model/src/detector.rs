@@ -161,6 +161,7 @@ pub struct Detector {
     cases: BTreeMap<NodeId, Case>,
     returns: Returns,
     lone: Lone,
+    rejoining: usize,
 }
 
 impl Detector {
@@ -171,6 +172,7 @@ impl Detector {
             cases: BTreeMap::new(),
             returns: Returns::default(),
             lone: Lone::default(),
+            rejoining: 0,
         }
     }
 
@@ -179,6 +181,12 @@ impl Detector {
         self.cases.clear();
         self.returns = Returns::default();
         self.lone = Lone::default();
+        self.rejoining = 0;
+    }
+
+    /// Takes in how many voters that count as down run again and ask to come back: others could elect one of them, or with them.
+    pub fn see_rejoining(&mut self, voters: usize) {
+        self.rejoining = voters;
     }
 
     /// True if this node has missed all others for a while, of which there are several: its own link is slow, or it lacks processor
@@ -223,7 +231,8 @@ impl Detector {
             .filter(|(_, c)| long(c))
             .map(|(n, _)| *n)
             .collect();
-        self.lone.look(now, map, &self.cases, &doubted);
+        self.lone
+            .look(now, map, &self.cases, &doubted, self.rejoining);
         for suspect in suspects {
             self.judge(now, map, suspect, &doubted, out);
         }

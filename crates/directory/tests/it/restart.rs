@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use staves_directory::Proposal;
-use staves_model::{Change, NodeState};
+use staves_model::{Change, NodeState, Time};
 
 use crate::test_cluster::{PATIENCE, TestCluster, TestNode, eventually, leader, others};
 
@@ -214,6 +214,50 @@ async fn a_folder_from_when_it_voted_alone_waits_for_those_that_it_knows() {
         assert!(node.map().revision > committed, "nothing was forgotten");
     }
     cluster.kill_all(&nodes).await;
+}
+
+/// Regression: a node that came back with a copy from when there was no other one led alone where nobody reached it, and those that reached
+/// it later, and had all that was committed, took its word that they had been removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_has_forgotten_others_removes_nobody() {
+    let cluster = TestCluster::new();
+    let a = cluster.start("a", &[]).await;
+    let (folder, copy) = (cluster.folder("a"), cluster.folder("copy"));
+    copy_folder(&folder, &copy);
+    let [b, c] = [
+        cluster.start("b", &["a"]).await,
+        cluster.start("c", &["a"]).await,
+    ];
+    let three = || c.directory.status().voters.len() == 3;
+    eventually("three vote", three).await;
+    b.touch(PATIENCE).await.expect("commits");
+    cluster.kill(&a).await;
+    copy_folder(&copy, &folder);
+    cluster.net.cut(&a.addr, &b.addr);
+    cluster.net.cut(&a.addr, &c.addr);
+    let old = cluster.start("a", &[]).await;
+    // It reaches nobody else now.
+    cluster.net.heal();
+    cluster.net.cut(&b.addr, &c.addr);
+    cluster.net.cut(&a.addr, &c.addr);
+    for _ in 0..6 {
+        let asked = b
+            .directory
+            .lease(Time(1), Vec::new(), Duration::from_millis(500));
+        assert!(asked.await.is_err(), "no majority of its own is there");
+    }
+    assert!(b.directory.over().borrow().is_none(), "it was not removed");
+    cluster.net.heal();
+    for node in [&b, &c] {
+        node.touch(PATIENCE).await.expect("they go on");
+        assert!(node.directory.over().borrow().is_none());
+    }
+    let over = old.directory.over();
+    eventually("the old one ends", || over.borrow().is_some()).await;
+    let why = over.borrow().as_ref().map(ToString::to_string);
+    let why = why.expect("it is over");
+    assert!(why.contains("lacks what was committed"), "{why}");
+    cluster.kill_all(&[old, b, c]).await;
 }
 
 /// Regression: two of three voters came back with copies from before the third voted, and waited for one that had left for good; of the

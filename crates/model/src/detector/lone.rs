@@ -21,16 +21,17 @@ pub(super) struct Lone {
 }
 
 impl Lone {
-    /// Looks at the cases, of which those of `doubted` have stood for a while.
+    /// Looks at the cases, of which those of `doubted` have stood for a while. So many voters are about to come back.
     pub(super) fn look(
         &mut self,
         now: Time,
         map: &ClusterMap,
         cases: &BTreeMap<NodeId, Case>,
         doubted: &BTreeSet<NodeId>,
+        rejoining: usize,
     ) {
         let reporters: BTreeSet<NodeId> = cases.values().flat_map(|c| c.against(now)).collect();
-        let misses_all = |who: &NodeId| misses_all(*who, now, map, cases, doubted);
+        let misses_all = |who: &NodeId| misses_all(*who, now, map, cases, doubted, rejoining);
         self.now = reporters.into_iter().filter(misses_all).collect();
         for node in &self.now {
             self.seen.entry(*node).or_insert((now, now)).1 = now;
@@ -57,13 +58,15 @@ impl Lone {
 }
 
 /// True if there are several others, and it misses all of them, but for those of which it is known that they are gone. What they say of
-/// each other does not count: it may not come through, or late.
+/// each other does not count: it may not come through, or late. One that comes back is another too: where the leader's link is slow, its
+/// return takes as long as the slowness.
 fn misses_all(
     who: NodeId,
     now: Time,
     map: &ClusterMap,
     cases: &BTreeMap<NodeId, Case>,
     doubted: &BTreeSet<NodeId>,
+    rejoining: usize,
 ) -> bool {
     let is_gone = |id: &NodeId| cases.get(id).is_some_and(Case::is_refused);
     let up = map.nodes.values().filter(|n| n.state == NodeState::Up);
@@ -73,5 +76,5 @@ fn misses_all(
         let case = cases.get(id).filter(|_| doubted.contains(id));
         case.is_some_and(|case| case.against(now).any(|by| by == who))
     };
-    others.len() >= 2 && others.iter().all(misses)
+    !others.is_empty() && others.len() + rejoining >= 2 && others.iter().all(misses)
 }

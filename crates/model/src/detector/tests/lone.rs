@@ -67,6 +67,25 @@ fn who_misses_all_others_is_seen_beside_dead_and_slow_ones() {
     assert!(court.detector.hears_nobody(NodeId(1)));
 }
 
+/// Regression: where one of three had restarted, a leader on a slow link did not see that it was alone until that one was back, for which it
+/// had to be ordered by this very leader.
+#[test]
+fn one_that_comes_back_counts_among_those_whom_the_leader_misses() {
+    for rejoining in [0, 1] {
+        let mut court = Court::of(3);
+        let down = node_down(&court.map, 3);
+        court.map.apply(None, &down).expect("it was up");
+        court.detector.see_rejoining(rejoining);
+        for waited in 0..40 {
+            let dead = court.hear(&[(1, 2, Silent)]).0;
+            assert!(dead.is_empty() || rejoining == 0, "its word alone");
+            let alone = court.detector.hears_nobody(NodeId(1));
+            assert_eq!(alone, rejoining == 1 && waited >= 13);
+            court.wait(100);
+        }
+    }
+}
+
 /// A node that hears one of them misses not all.
 #[test]
 fn who_hears_one_is_not_alone() {
