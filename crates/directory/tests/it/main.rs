@@ -6,4 +6,5 @@ mod leases;
 mod pre_vote;
 mod relays;
 mod restart;
+mod restored;
 mod test_cluster;
