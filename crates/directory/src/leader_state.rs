@@ -38,7 +38,7 @@ pub(crate) struct LeaderState {
     logged: BTreeMap<NodeId, Incarnation>,
     /// By the joiner's nonce; `None` while its join is under way.
     joins: VecDeque<(u64, Option<LeaderResponse>)>,
-    /// When nodes of the map last asked to come back.
+    /// The last time that each node of the map asked to come back.
     asked: BTreeMap<NodeId, Time>,
 }
 

@@ -195,9 +195,9 @@ enum Need {
     MarkLost,
 }
 
-/// What the groups need, before it is held to what may be done at once.
+/// The needs of all groups, before they are held to what may be done at once.
 #[derive(Default)]
-struct Found {
+struct Needs {
     urgent: Vec<NewEpoch>,
     /// First epochs of groups.
     starts: Vec<NewEpoch>,
@@ -263,7 +263,7 @@ impl Planner {
         self.starting = starting as u32;
         let found = self.scan(now, map);
         let nothing = found.is_nothing();
-        let Found {
+        let Needs {
             mut urgent,
             mut starts,
             mut moves,
@@ -297,9 +297,9 @@ impl Planner {
         self.scan(now, map).is_nothing() && self.node_to_forget(now, map).is_none()
     }
 
-    /// What each group needs, as the map stands.
-    fn scan(&self, now: Time, map: &ClusterMap) -> Found {
-        let (load, mut found) = (Load::of(map), Found::default());
+    /// The needs of each group, as the map stands.
+    fn scan(&self, now: Time, map: &ClusterMap) -> Needs {
+        let (load, mut found) = (Load::of(map), Needs::default());
         for group in map.groups.values() {
             let changes = in_change_now(map, group) && !self.fills_for_long(now, group);
             found.in_change += usize::from(changes);

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Found, GroupWatch, Planner};
+use super::{GroupWatch, Needs, Planner};
 use crate::ids::Revision;
 use crate::map::ClusterMap;
 use crate::mutant::{Mutant, planted};
@@ -60,7 +60,7 @@ impl Planner {
     }
 }
 
-impl Found {
+impl Needs {
     /// True if no group needs anything, and no proposal is under way.
     pub(super) fn is_nothing(&self) -> bool {
         let epochs = self.urgent.len() + self.starts.len() + self.moves.len();
