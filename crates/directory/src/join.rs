@@ -25,17 +25,13 @@ impl Inner {
         self: &Arc<Self>,
         join: Join,
     ) -> Result<LeaderResponse, LeadError> {
-        let (now, map) = (self.now(), self.map());
-        let begin = |leader_state: &mut LeaderState| {
-            join.node
-                .inspect(|node| leader_state.note_return(now, &map, *node));
-            leader_state.begin_join(join.nonce)
-        };
+        let begin = |leader_state: &mut LeaderState| leader_state.begin_join(join.nonce);
         let begun = self.leader_state.lock().as_mut().map(begin);
         match begun {
             None => return Ok(newly_elected()),
             Some(JoinState::Done(answer)) => return Ok(answer),
             Some(JoinState::UnderWay) => {
+                self.note_return(&join);
                 return Ok(LeaderResponse::later(20, "the join is under way"));
             }
             Some(JoinState::New) => {}
@@ -55,6 +51,13 @@ impl Inner {
             answer
         });
         task.await.unwrap_or(Err(LeadError::NotLeader))
+    }
+
+    fn note_return(&self, join: &Join) {
+        let (now, map) = (self.now(), self.map());
+        if let (Some(node), Some(leader_state)) = (join.node, self.leader_state.lock().as_mut()) {
+            leader_state.note_return(now, &map, node);
+        }
     }
 
     async fn join_once(self: &Arc<Self>, join: Join) -> Result<LeaderResponse, LeadError> {
@@ -90,6 +93,7 @@ impl Inner {
         if let Some(refusal) = self.clear_address(&map, &join).await? {
             return Ok(refusal);
         }
+        self.note_return(&join);
         let id = join.node.filter(|_| !founds);
         self.bring_up(cluster, id, join).await
     }

@@ -78,8 +78,8 @@ impl Restored {
 
     /// True if this node may vote for who has this log.
     fn votes_for(&self, me: NodeId, last_log: Option<LogId>) -> bool {
-        // Others were asked for the names of the voters only.
-        let votes = |id: &NodeId| self.voters.contains_key(id);
+        // Others were asked for the names of the voters only, unless this node alone votes: then they may have more than it.
+        let votes = |id: &NodeId| self.voters.contains_key(id) || self.is_alone(me);
         let mut ends = self.ends.iter().filter(|(id, _)| votes(id));
         let all = self.unheard(me).is_empty() && ends.all(|(_, end)| *end <= last_log);
         let nobody = self.is_alone(me) && self.known.is_empty();
@@ -143,12 +143,9 @@ impl Inner {
         })
     }
 
-    /// The last entry of this node's log that is committed for certain; while it starts, and knows of none, the last of all.
+    /// The last entry of this node's log that it knows to be committed.
     pub fn known_entry(&self, core: &Core) -> Option<LogId> {
-        match self.life() {
-            Ok(_) => core.raft.metrics().borrow().last_applied,
-            Err(_) => self.store.last_log(),
-        }
+        core.raft.metrics().borrow().last_applied
     }
 
     /// The leader's answer to one that has this entry. Where the leader lacks it, its own folder is an older state, and says nothing
@@ -179,7 +176,7 @@ impl Inner {
             ?known,
             "a node asks that has more of the directory's log: this node's data folder is an older state"
         );
-        LeaderResponse::later(100, reason)
+        LeaderResponse::later(1000, reason)
     }
 
     /// The log has all that was committed before this life began.
@@ -202,7 +199,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         let map = inner.map();
         let asked = match inner.restored.lock().as_mut() {
             Some(restored) => {
-                let others = map.nodes.values().filter(|n| n.id != core.me);
+                // One without a folder has another id when it starts again, and does not vote.
+                let others = map.nodes.values().filter(|n| n.durable && n.id != core.me);
                 restored.known = others.map(|n| (n.id, n.native.clone())).collect();
                 restored.see(inner.log_end(core));
                 let known = restored.known.clone().into_iter();
@@ -313,6 +311,7 @@ mod tests {
         restored.take(id(2), end(5, &[1]));
         assert!(!restored.votes_for(id(1), log(99)), "one has not");
         restored.take(id(3), end(5, &[1]));
+        assert!(!restored.votes_for(id(1), log(4)), "they have more");
         assert!(restored.votes_for(id(1), log(6)));
         restored.take(id(3), end(70, &[1, 2, 3]));
         assert!(!restored.votes_for(id(1), log(6)), "they do");

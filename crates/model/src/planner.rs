@@ -44,6 +44,8 @@ use crate::time::Time;
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
 /// A report of stuck members that comes so soon after an epoch opened may be older than that; if it still holds it is repeated.
 const REPORT_ON_ITS_WAY: Duration = Duration::from_millis(100);
+/// The time from an epoch's opening after which a member that does not reach one that serves has been reported, or is not.
+const TEAR_REPORTED: Duration = Duration::from_secs(2);
 /// Most (group, life of a node) pairs remembered as unable.
 const UNABLE_MAX: usize = 4096;
 /// The longest time that a raised budget takes to reach all nodes that are well.
@@ -590,9 +592,13 @@ impl Planner {
             Some(since) => return self.need_of_gone(now, &view, watch, since),
             None if self.disturbed(now, &view, watch) => plan::takeover(&view),
             None if group.open => {
-                // An epoch would not open while a member does not reach one that serves: that one is reported soon, and left out.
+                // An epoch would not open while a member does not reach one that serves. That one is reported soon, and left out; whoever
+                // is not (a slow link, two data buckets) is in nobody's way, but nothing is moved for balance then.
+                let reported =
+                    watch.open_since.map(|since| now.since(since)) >= Some(TEAR_REPORTED);
                 let coded_repair = |kind| group.m > 1 && kind < EpochReason::Drain;
-                let waits = |kind| !coded_repair(kind) && view.is_torn();
+                let urgent = |kind| coded_repair(kind) || reported && kind < EpochReason::Balance;
+                let waits = |kind| !urgent(kind) && view.is_torn();
                 let next = view.next_move().filter(|(kind, _)| !waits(*kind));
                 return next.map_or(Need::Nothing, into_need);
             }

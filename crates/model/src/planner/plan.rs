@@ -531,23 +531,26 @@ impl View<'_> {
         let kept = self.kept_for_want_of_room(members);
         let stands = |x: &Member| self.wanted(x) || kept.contains(&x.id.node);
         // It would not open where the next one to serve misses a member, and the one before would be called back.
-        let misses = |id: &MemberId| {
-            let mut nodes = members.iter().map(|(_, x)| x.id.node);
-            let misses = nodes.any(|node| apart(self.cuts, id.node, node));
-            misses && !planted(Mutant::FirstServesBehindCut)
+        let apart = |id: &MemberId, x: &Member| {
+            apart(self.cuts, id.node, x.id.node) && !planted(Mutant::FirstServesBehindCut)
         };
-        let heirs = match stands(serving) {
-            true => &self.desired()[..1],
-            false => self.desired(),
+        let missed = |id: &MemberId| members.iter().filter(|(_, x)| apart(id, x)).count();
+        let leaves = !stands(serving);
+        let heirs = match leaves {
+            true => self.desired(),
+            false => &self.desired()[..1],
         };
-        let heir = heirs.iter().copied().find(|id| !misses(id));
-        let first = heir.or(stands(serving).then_some(serving.id))?;
+        // Where each misses some, those are copies too many: others can be made.
+        let able = |id: &&MemberId| missed(id) == 0 || leaves && !apart(id, serving);
+        let heir = heirs.iter().filter(able).min_by_key(|id| missed(id));
+        let first = heir.copied().or((!leaves).then_some(serving.id))?;
         let moves = serving.id != first;
         let surplus = members.iter().any(|(_, x)| !stands(x));
         if !moves && !surplus {
             return None;
         }
-        let stays = |x: &Member| stands(x) || (moves && x == serving);
+        let missed = |x: &Member| leaves && apart(&first, x);
+        let stays = |x: &Member| stands(x) && !missed(x) || (moves && x == serving);
         let mut seats: Vec<EpochSeat> =
             members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
         if moves {

@@ -1,5 +1,6 @@
 //! Nodes that are emptied on purpose.
 
+use super::isolated::{nodes_of, pair};
 use super::*;
 
 /// Row X5: a drained node gives everything up, before other moves, and takes it again when resumed.
@@ -220,6 +221,55 @@ fn drained_beside_a_cut(town: &TestCluster, node: NodeId, cut: (NodeId, NodeId),
     assert!(whole, "{node} {cut:?} {after}: {stood:?}");
     let left = town.map.groups.values().filter(|g| g.names(node)).count();
     assert_eq!(left, 0, "{node} {cut:?} {after}");
+}
+
+/// The same where the cut comes while the copy that takes the place of the drained one is filled.
+#[test]
+fn a_cut_between_the_copies_to_be_does_not_hold_a_drain_up() {
+    for scheme in ["1+1", "1+2"] {
+        let town = settled(5, scheme, 16);
+        for node in town.map.nodes.keys().copied().collect::<Vec<_>>() {
+            let mut town = town.clone();
+            town.change(&set_drain(node.0, true));
+            town.keep(&[]);
+            let mut dice = Dice(1);
+            town.work(&mut dice, 100);
+            town.keep(&[]);
+            let begun = town.map.groups.values().find(|g| g.names(node));
+            let Some(group) = begun.map(|g| g.id.0) else {
+                continue;
+            };
+            let held = nodes_of(&town, group);
+            let others: Vec<_> = held.iter().copied().filter(|n| *n != node).collect();
+            let cuts = [pair(others[0], others[others.len() - 1])].into();
+            let lived = town.live_with(&cuts, None, Duration::from_secs(30));
+            let left = town.map.groups.values().filter(|g| g.names(node)).count();
+            assert_eq!(left, 0, "{scheme} {node} {cuts:?}: {lived:?}");
+            let most = |id: &GroupId| {
+                lived
+                    .epochs
+                    .iter()
+                    .filter(|(_, new)| new.group == *id)
+                    .count()
+            };
+            assert!(town.map.groups.keys().all(|id| most(id) <= 8), "{lived:?}");
+        }
+    }
+}
+
+/// A cut between two data buckets is in nobody's way.
+#[test]
+fn a_coded_bucket_is_drained_beside_a_cut_of_two_others() {
+    let town = coded(8, "4+2", 1);
+    let held = nodes_of(&town, 1);
+    for cut in [pair(held[0], held[1]), pair(held[0], held[5])] {
+        let mut town = town.clone();
+        let cuts = [cut].into();
+        town.live_with(&cuts, None, Duration::from_secs(5));
+        town.change(&set_drain(held[2].0, true));
+        let lived = town.live_with(&cuts, None, Duration::from_secs(30));
+        assert!(!nodes_of(&town, 1).contains(&held[2]), "{cut:?} {lived:?}");
+    }
 }
 
 /// Regression: buckets of a node that was drained while it did not reach another, or two others did not reach each other, went back and
