@@ -591,20 +591,23 @@ impl Planner {
             }
             Some(since) => return self.need_of_gone(now, &view, watch, since),
             None if self.disturbed(now, &view, watch) => plan::takeover(&view),
-            None if group.open => {
-                // An epoch would not open while a member does not reach one that serves. That one is reported soon, and left out; whoever
-                // is not (a slow link, two data buckets) is in nobody's way, but nothing is moved for balance then.
-                let reported =
-                    watch.open_since.map(|since| now.since(since)) >= Some(TEAR_REPORTED);
-                let coded_repair = |kind| group.m > 1 && kind < EpochReason::Drain;
-                let urgent = |kind| coded_repair(kind) || reported && kind < EpochReason::Balance;
-                let waits = |kind| !urgent(kind) && view.is_torn();
-                let next = view.next_move().filter(|(kind, _)| !waits(*kind));
-                return next.map_or(Need::Nothing, into_need);
-            }
+            None if group.open => return self.need_of_open(now, &view, watch),
             None => None,
         };
         found.map_or(Need::Nothing, |new| Need::Epoch(EpochReason::Urgent, new))
+    }
+
+    /// The next step of a group that serves as it is.
+    fn need_of_open(&self, now: Time, view: &View<'_>, watch: &GroupWatch) -> Need {
+        // An epoch would not open while a member does not reach one that serves. That one is reported soon, and left out; whoever
+        // is not (a slow link, two data buckets) is in nobody's way, but nothing is moved for balance then.
+        let open_for = watch.open_since.map(|since| now.since(since));
+        let reported = open_for >= Some(TEAR_REPORTED);
+        let coded_repair = |kind| view.group.m > 1 && kind < EpochReason::Drain;
+        let urgent = |kind| coded_repair(kind) || reported && kind < EpochReason::Balance;
+        let next = view.next_move();
+        let next = next.filter(|(kind, _)| urgent(*kind) || !view.is_torn());
+        next.map_or(Need::Nothing, into_need)
     }
 
     /// True if a place that is no member, be it beside one, does not reach a member that goes along.

@@ -523,6 +523,30 @@ impl View<'_> {
         ))
     }
 
+    /// The one that is to serve next: the ring's first; where the present one leaves, the first of those that miss fewest members, though
+    /// not the present one. An epoch in which the next to serve misses a member would not open, and the one before would be called back.
+    fn heir(&self, members: &[(MemberSlot, Member)], leaves: bool) -> Option<MemberId> {
+        let missed = |id: &MemberId| {
+            let missed = members.iter().filter(|(_, x)| self.keeps_apart(id, x));
+            missed.count()
+        };
+        let heirs = match leaves {
+            true => self.desired(),
+            false => &self.desired()[..1],
+        };
+        let reaches = |id: &MemberId| !self.keeps_apart(id, &members[0].1);
+        let able = |id: &&MemberId| missed(id) == 0 || leaves && reaches(id);
+        heirs
+            .iter()
+            .filter(able)
+            .min_by_key(|id| missed(id))
+            .copied()
+    }
+
+    fn keeps_apart(&self, id: &MemberId, x: &Member) -> bool {
+        apart(self.cuts, id.node, x.id.node) && !planted(Mutant::FirstServesBehindCut)
+    }
+
     /// Last steps: all that are wanted are complete. The ring's first serves, or, where that one misses a member and the present one goes,
     /// the next that misses none; then the surplus goes. A former data bucket stays for one epoch as a copy, so that it is sealed and
     /// nothing of its stream is in doubt.
@@ -530,26 +554,16 @@ impl View<'_> {
         let (_, serving) = members.first()?;
         let kept = self.kept_for_want_of_room(members);
         let stands = |x: &Member| self.wanted(x) || kept.contains(&x.id.node);
-        // It would not open where the next one to serve misses a member, and the one before would be called back.
-        let apart = |id: &MemberId, x: &Member| {
-            apart(self.cuts, id.node, x.id.node) && !planted(Mutant::FirstServesBehindCut)
-        };
-        let missed = |id: &MemberId| members.iter().filter(|(_, x)| apart(id, x)).count();
         let leaves = !stands(serving);
-        let heirs = match leaves {
-            true => self.desired(),
-            false => &self.desired()[..1],
-        };
-        // Where each misses some, those are copies too many: others can be made.
-        let able = |id: &&MemberId| missed(id) == 0 || leaves && !apart(id, serving);
-        let heir = heirs.iter().filter(able).min_by_key(|id| missed(id));
-        let first = heir.copied().or((!leaves).then_some(serving.id))?;
+        let heir = self.heir(members, leaves);
+        let first = heir.or((!leaves).then_some(serving.id))?;
         let moves = serving.id != first;
         let surplus = members.iter().any(|(_, x)| !stands(x));
         if !moves && !surplus {
             return None;
         }
-        let missed = |x: &Member| leaves && apart(&first, x);
+        // Those that it misses are copies too many: others can be made.
+        let missed = |x: &Member| leaves && self.keeps_apart(&first, x);
         let stays = |x: &Member| stands(x) && !missed(x) || (moves && x == serving);
         let mut seats: Vec<EpochSeat> =
             members.iter().filter(|(_, x)| stays(x)).map(seat).collect();
