@@ -21,6 +21,7 @@ use staves_model::{ElectionTimer, ElectionTimes, ElectionView, Time, may_win};
 use tokio::task::JoinSet;
 
 use crate::directory::{Core, Inner};
+use crate::restored::{IF_BEHIND, IS_BEHIND};
 use crate::types::LogId;
 use crate::waiting::WaitNotice;
 
@@ -93,9 +94,7 @@ async fn may_be_elected(inner: &Inner, core: &Core, waiting: &Mutex<WaitNotice>)
     }
     let alone = sets.iter().all(|set| set.len() == 1) && !inner.options.data_is_newest;
     if alone && is_left_behind(inner, core, last_log).await {
-        let why = "this node alone votes by what its data folder says, and others have more of the directory's log";
-        waiting.lock().warn("a leader", why, "give it its newest folder; or, if that is gone, start it with --data-is-newest true: what \
-            it lacks is forgotten then, and nodes that have it have to join anew");
+        waiting.lock().warn("a leader", IS_BEHIND, IF_BEHIND);
         return false;
     }
     let patience = inner.options.times.election.vote_lease();

@@ -26,6 +26,11 @@ const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// The time for which a node waits for a leader that by its own log votes alone and knows no other node: others may have voted since.
 const NOBODY_ELSE: Duration = Duration::from_secs(3);
 
+/// The words for a node that votes alone, and lacks what another has; and what to do.
+pub(crate) const IS_BEHIND: &str = "this node alone votes by what its data folder says, and others have more of the directory's log";
+pub(crate) const IF_BEHIND: &str = "give it its newest folder; or, if that is gone, start it with --data-is-newest true: what it lacks is \
+    forgotten then, and nodes that have it have to join anew";
+
 /// The others, as far as it knows them.
 pub(crate) struct Restored {
     since: Instant,
@@ -33,7 +38,7 @@ pub(crate) struct Restored {
     membership: Option<LogId>,
     /// Those that vote by that, with their addresses.
     voters: BTreeMap<NodeId, String>,
-    /// The other nodes of its map, with their addresses.
+    /// The other nodes of its map that have a folder, with their addresses.
     known: BTreeMap<NodeId, String>,
     /// The ends of the logs of those that answered.
     ends: BTreeMap<NodeId, Option<LogId>>,
@@ -62,6 +67,11 @@ impl Restored {
 
     fn is_alone(&self, me: NodeId) -> bool {
         self.voters.keys().all(|id| *id == me)
+    }
+
+    /// True if it votes alone, and another has more of the log.
+    fn is_behind(&self, me: NodeId, last_log: Option<LogId>) -> bool {
+        self.is_alone(me) && self.ends.values().any(|end| *end > last_log)
     }
 
     fn take(&mut self, from: NodeId, answer: LogEnd) {
@@ -145,7 +155,8 @@ impl Inner {
 
     /// The last entry of this node's log that it knows to be committed.
     pub fn known_entry(&self, core: &Core) -> Option<LogId> {
-        core.raft.metrics().borrow().last_applied
+        let applied = core.raft.metrics().borrow().last_applied;
+        applied.max(self.store.last_committed())
     }
 
     /// The leader's answer to one that has this entry. Where the leader lacks it, its own folder is an older state, and says nothing
@@ -199,12 +210,13 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         let map = inner.map();
         let asked = match inner.restored.lock().as_mut() {
             Some(restored) => {
+                let others = || map.nodes.values().filter(|n| n.id != core.me);
                 // One without a folder has another id when it starts again, and does not vote.
-                let others = map.nodes.values().filter(|n| n.durable && n.id != core.me);
-                restored.known = others.map(|n| (n.id, n.native.clone())).collect();
+                let known = others().filter(|n| n.durable);
+                restored.known = known.map(|n| (n.id, n.native.clone())).collect();
                 restored.see(inner.log_end(core));
-                let known = restored.known.clone().into_iter();
-                let unheard = known.filter(|(id, _)| !restored.ends.contains_key(id));
+                let unheard = others().filter(|n| !restored.ends.contains_key(&n.id));
+                let unheard = unheard.map(|n| (n.id, n.native.clone()));
                 let mut asked: BTreeMap<NodeId, String> = unheard.collect();
                 asked.extend(restored.unheard(core.me));
                 asked
@@ -222,13 +234,21 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 restored.take(id, end);
             }
         }
-        let still = inner.restored.lock().as_ref().map(|r| r.unheard(core.me));
+        let last = inner.store.last_log();
+        let mut behind = false;
+        let still = inner.restored.lock().as_ref().map(|restored| {
+            behind = restored.is_behind(core.me, last);
+            restored.unheard(core.me)
+        });
         let still: BTreeSet<NodeId> = still.into_iter().flatten().map(|(id, _)| id).collect();
         if !still.is_empty() {
             let names: Vec<String> = still.iter().map(ToString::to_string).collect();
             let waits_for = format!("a leader, or nodes {}", names.join(", "));
             let why = "the data folder was copied or restored, and may lack what this node confirmed: it votes for nobody before";
             waiting.warn(&waits_for, why, "start those nodes; or start this one with --data-is-newest true, if nothing is missing in its folder");
+        }
+        if behind {
+            waiting.warn("a leader", IS_BEHIND, IF_BEHIND);
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }
@@ -312,6 +332,7 @@ mod tests {
         assert!(!restored.votes_for(id(1), log(99)), "one has not");
         restored.take(id(3), end(5, &[1]));
         assert!(!restored.votes_for(id(1), log(4)), "they have more");
+        assert!(restored.is_behind(id(1), log(4)) && !restored.is_behind(id(1), log(5)));
         assert!(restored.votes_for(id(1), log(6)));
         restored.take(id(3), end(70, &[1, 2, 3]));
         assert!(!restored.votes_for(id(1), log(6)), "they do");

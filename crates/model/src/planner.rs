@@ -48,6 +48,8 @@ const REPORT_ON_ITS_WAY: Duration = Duration::from_millis(100);
 const TEAR_REPORTED: Duration = Duration::from_secs(2);
 /// Most (group, life of a node) pairs remembered as unable.
 const UNABLE_MAX: usize = 4096;
+/// The number of epochs in vain, some 9 s in all, after which a group that does not open counts no more among those in change.
+const TRIES_COUNTED: u64 = 4;
 /// The longest time that a raised budget takes to reach all nodes that are well.
 const BUDGET_SPREADS: Duration = Duration::from_millis(500);
 /// Most groups that begin at a time: a pool or a region may have very many.
@@ -283,10 +285,12 @@ impl Planner {
         let busy = in_change + under_way + urgent.len() > 0;
         let from = moves.partition_point(|(kind, _)| *kind < EpochReason::Spread);
         moves.truncate(from.max(usize::from(!busy)));
+        let hold_up = |new: &&NewEpoch| map.groups.get(&new.group).is_some_and(is_held_up);
+        let held_up = urgent.iter().filter(hold_up).count();
         let budget = self
             .config
             .moves_at_once
-            .saturating_sub(in_change + urgent.len());
+            .saturating_sub(in_change + urgent.len() - held_up);
         urgent.extend(moves.into_iter().map(|(_, new)| new).take(budget));
         let changes = self.propose(now, map, urgent, lost);
         if nothing && changes.is_empty() {
@@ -303,7 +307,8 @@ impl Planner {
     fn scan(&self, now: Time, map: &ClusterMap) -> Needs {
         let (load, mut found) = (Load::of(map), Needs::default());
         for group in map.groups.values() {
-            let changes = in_change_now(map, group) && !self.fills_for_long(now, group);
+            let takes_long = self.fills_for_long(now, group) || is_held_up(group);
+            let changes = in_change_now(map, group) && !takes_long;
             found.in_change += usize::from(changes);
             if self.under_way(now, group) {
                 found.under_way += 1;
@@ -745,6 +750,11 @@ fn into_need((kind, new): (EpochReason, NewEpoch)) -> Need {
 /// True if the group's first epoch is not open yet.
 fn starts_now(group: &Group) -> bool {
     group.last_open.epoch == Epoch(0) && group.epoch > Epoch(0)
+}
+
+/// True if so many epochs of the group did not open that something keeps them from it: others are not kept waiting for it.
+fn is_held_up(group: &Group) -> bool {
+    !group.open && plan::tries(group) >= TRIES_COUNTED
 }
 
 /// True if the group counts against the bound on moves: it is between epochs or is being filled, and

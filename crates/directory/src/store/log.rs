@@ -60,6 +60,11 @@ impl Store {
         memory.entries.get(&index).map(|held| held.entry.log_id)
     }
 
+    /// The last entry that is known to be committed: at a start, what the file says.
+    pub(crate) fn last_committed(&self) -> Option<LogId> {
+        self.memory.lock().committed
+    }
+
     /// Gives up a lead of the life before: it is to be elected again. Raft would go on leading its term at once, and if the folder is an
     /// older copy it would put other entries in the place of those that it had committed and lost.
     pub(crate) async fn give_up_lead(&self, me: NodeId) -> Result<(), StorageError<NodeId>> {

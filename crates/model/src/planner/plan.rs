@@ -115,12 +115,8 @@ pub(super) struct View<'a> {
 pub(super) type EpochSeat = (MemberId, Option<MemberSlot>);
 
 impl View<'_> {
-    /// The number of epochs committed since the last open one and not opened, the newest not counted.
     pub(super) fn tries(&self) -> u64 {
-        self.group
-            .epoch
-            .0
-            .saturating_sub(self.group.last_open.epoch.0 + 1)
+        tries(self.group)
     }
 
     pub(super) fn somebody_is_dead(&self) -> bool {
@@ -209,6 +205,12 @@ impl View<'_> {
             fresh: false,
         }
     }
+}
+
+/// The number of epochs committed since the last open one and not opened, the newest not counted.
+pub(super) fn tries(group: &Group) -> u64 {
+    let before = group.last_open.epoch.0 + 1;
+    group.epoch.0.saturating_sub(before)
 }
 
 /// A start from nothing: a new group, or one whose bytes are gone.
@@ -523,8 +525,8 @@ impl View<'_> {
         ))
     }
 
-    /// The one that is to serve next: the ring's first; where the present one leaves, the first of those that miss fewest members, though
-    /// not the present one. An epoch in which the next to serve misses a member would not open, and the one before would be called back.
+    /// The one that is to serve next: the ring's first; where the present one leaves, the first of those that miss none, or one other than
+    /// it, for which it stands in. An epoch in which the next to serve misses a member would not open, and the one before would be called back.
     fn heir(&self, members: &[(MemberSlot, Member)], leaves: bool) -> Option<MemberId> {
         let missed = |id: &MemberId| {
             let missed = members.iter().filter(|(_, x)| self.keeps_apart(id, x));
@@ -535,7 +537,7 @@ impl View<'_> {
             false => &self.desired()[..1],
         };
         let reaches = |id: &MemberId| !self.keeps_apart(id, &members[0].1);
-        let able = |id: &&MemberId| missed(id) == 0 || leaves && reaches(id);
+        let able = |id: &&MemberId| missed(id) == 0 || leaves && missed(id) == 1 && reaches(id);
         heirs
             .iter()
             .filter(able)
@@ -627,6 +629,12 @@ impl View<'_> {
         let kept = |s: &usize| seats[*s].is_some_and(|(_, kept)| kept.is_some());
         let kept = (0..seats.len()).filter(kept).collect();
         let coordinator = *reach_most(self.cuts, &seats, kept).first()?;
+        // It would not open, and what serves now would not.
+        let (leader, _) = seats[coordinator]?;
+        let misses = |(id, _): &EpochSeat| apart(self.cuts, leader.node, id.node);
+        if seats.iter().flatten().any(misses) {
+            return None;
+        }
         Some((kind, self.epoch(seats, MemberSlot(coordinator as u8))))
     }
 

@@ -272,6 +272,21 @@ fn a_coded_bucket_is_drained_beside_a_cut_of_two_others() {
     }
 }
 
+/// A node of a group without parity, of whose two data buckets neither reaches the other, cannot be drained: the group goes on as it is.
+#[test]
+fn a_group_that_would_not_open_goes_on_as_it_is() {
+    let town = coded(4, "2+0", 1);
+    let held = nodes_of(&town, 1);
+    for node in &held {
+        let mut town = town.clone();
+        let cuts = [pair(held[0], held[1])].into();
+        town.live_with(&cuts, None, Duration::from_secs(5));
+        town.change(&set_drain(node.0, true));
+        let lived = town.live_with(&cuts, None, Duration::from_secs(20));
+        assert!(lived.epochs.is_empty(), "{lived:?}");
+    }
+}
+
 /// Regression: buckets of a node that was drained while it did not reach another, or two others did not reach each other, went back and
 /// forth for as long as the cut lasted.
 #[test]

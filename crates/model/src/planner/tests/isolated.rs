@@ -99,7 +99,7 @@ impl TestCluster {
     }
 
     /// The group's epoch opens, or its joiners complete.
-    fn get_on(&mut self, group: &Group) {
+    pub(super) fn get_on(&mut self, group: &Group) {
         let (id, epoch) = (group.id, group.epoch);
         if !group.open {
             self.change(&Change::step(GroupStep::Open { group: id, epoch }));

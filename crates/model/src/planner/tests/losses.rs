@@ -352,3 +352,32 @@ fn who_was_stuck_before_the_epoch_opened_is_not_thrown_out_after() {
         assert!(!thrown, "late: {late}: {said:?}");
     }
 }
+
+/// Regression: groups that could not open counted among those in change for ever, and where they were many nobody else's lost copies were
+/// made again.
+#[test]
+fn groups_that_cannot_open_hold_no_others_up() {
+    let mut town = settled(3, "1+2", 8);
+    town.change(&create_pool("memory", "2+1", 32, false));
+    town.settle();
+    town.change(&node_down(&town.map.clone(), 1));
+    town.keep(&[]);
+    town.change(&node_up(Some(1)));
+    for _ in 0..1200 {
+        town.wait(25);
+        town.keep(&[]);
+        let groups: Vec<Group> = town.map.groups.values().cloned().collect();
+        for group in groups.iter().filter(|g| g.m == 1) {
+            town.get_on(group);
+        }
+    }
+    let of = |m: bool| {
+        let groups = town.map.groups.values();
+        groups.filter(move |g| (g.m > 1) == m)
+    };
+    assert!(of(true).filter(|g| !g.open).count() >= 16, "too few wait");
+    for group in of(false) {
+        let bears = group.tolerates(|id| town.map.runs(id));
+        assert_eq!(bears, Some(2), "{group:?}");
+    }
+}
