@@ -1,6 +1,6 @@
 //! The time for which no group needs to be looked at: all are well, and nothing that they rest on changes by itself.
 //!
-//! What a group needs follows from the map, from who reaches whom, from reports, and from times that pass. At rest the map is the
+//! The needs of a group follow from the map, from who reaches whom, from reports, and from times that pass. At rest the map is the
 //! one that was looked at, nobody is cut off and no report has come; so only the times are left, and the first of them ends the rest.
 
 use std::time::Duration;
