@@ -10,7 +10,7 @@ macro_rules! scenarios {
 
 scenarios! {
     "kill-two-in-turn" "kill-and-come-straight-back" "pause-past-the-lease" "cut-off-but-asked" "partial-and-one-way"
-    "slow-link" "full-disk" "members-come-and-go" "rolling-restart" "roll-without-waits" "roll-three-without-waits" "new-folder" "clocks-apart" "catch-up"
+    "slow-link" "full-disk" "members-come-and-go" "drain-beside-a-cut" "rolling-restart" "roll-without-waits" "roll-three-without-waits" "new-folder" "clocks-apart" "catch-up"
     "all-restart" "all-copies-die" "majority-lost" "a-bit-of-each" "heard-but-deaf" "moved-while-deaf" "kill-two-at-once"
     "starved" "flooded" "wall-clocks" "leader-cut-from-one" "leader-cut-from-two" "leader-unheard-by-two" "leader-reaches-one" "followers-cut" "ring-of-cuts" "star-of-cuts" "memory-cut-from-three"
     "memory-loses-two" "memory-troubles" "files-lose-all-but-one" "files-cut-off" "files-change"

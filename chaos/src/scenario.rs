@@ -14,6 +14,7 @@
 //! after 2s kill the directory's leader
 //! cut n1 from n2 one way for 3s
 //! restart it without its data
+//! drain n2 and wait                within 20 s, whatever faults last
 //! wait until healthy
 //! ```
 //!

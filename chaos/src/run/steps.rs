@@ -14,6 +14,8 @@ use crate::scenario::{Action, Step, Who};
 
 /// The bound on a node's orderly stop.
 const STOPPING: Duration = Duration::from_secs(25);
+/// The bound on a drain that is waited for.
+const DRAINING: Duration = Duration::from_secs(20);
 
 impl Runner<'_> {
     /// The nodes of a step.
@@ -155,8 +157,8 @@ impl Runner<'_> {
                 self.last = vec![at];
                 self.nodes.start(&self.lab, at, false)?;
             }
-            Action::Drain(who) => self.command(who, "drain")?,
-            Action::TakeBack(who) => self.command(who, "resume")?,
+            Action::Drain { who, waits } => self.drain(who, *waits)?,
+            Action::TakeBack(who) => self.command(who, &["resume"])?,
             Action::Roll => {
                 for at in 0..self.nodes.count() {
                     self.stop(at)?;
@@ -273,8 +275,20 @@ impl Runner<'_> {
         Ok(())
     }
 
+    /// Asks for nodes to be drained. Who waits for the end of it demands that it ends while the faults last.
+    fn drain(&mut self, who: &Who, waits: bool) -> anyhow::Result<()> {
+        if !waits {
+            return self.command(who, &["drain"]);
+        }
+        let limit = format!("{}s", DRAINING.as_secs());
+        if let Err(why) = self.command(who, &["drain", "--wait", &limit]) {
+            self.wrong(format!("not drained within {limit}: {why:#}"));
+        }
+        Ok(())
+    }
+
     /// Tells the cluster what to do with nodes, by the ids that it knows them by.
-    fn command(&mut self, who: &Who, verb: &str) -> anyhow::Result<()> {
+    fn command(&mut self, who: &Who, verb: &[&str]) -> anyhow::Result<()> {
         for at in self.resolve(who)? {
             let native = format!("{}:1600", self.lab.address(at));
             let said = self.staves(&["node", "list", "-o", "json"])?;
@@ -284,7 +298,8 @@ impl Runner<'_> {
                 all.iter().find(|n| n["native"] == native.as_str())?["id"].as_u64()
             });
             let id = id.with_context(|| format!("the cluster does not know n{}", at + 1))?;
-            self.staves(&["node", verb, &id.to_string()])?;
+            let id = id.to_string();
+            self.staves(&[&["node"], verb, &[&id]].concat())?;
         }
         Ok(())
     }

@@ -40,7 +40,7 @@ pub enum Action {
     SetClock { who: Who, to: String },
     Heal,
     Join,
-    Drain(Who),
+    Drain { who: Who, waits: bool },
     TakeBack(Who),
     Roll,
     SetScheme(String),
@@ -78,7 +78,7 @@ impl Action {
             Action::Starve(_) => "starvation",
             Action::SetClock { .. } => "wall clock set",
             Action::Join => "join",
-            Action::Drain(_) => "drain",
+            Action::Drain { .. } => "drain",
             Action::Roll => "rolling restart",
             Action::SetScheme(_) => "scheme change",
             Action::Overwrite => "overwriting",
@@ -149,7 +149,14 @@ pub(super) fn action(words: &[&str]) -> Result<Action, String> {
         ("flood", rest) => flood(rest)?,
         ("starve", rest) => Action::Starve(who(rest)?),
         ("set", ["the", "clock", "of", rest @ ..]) => set_clock(rest)?,
-        ("drain", rest) => Action::Drain(who(rest)?),
+        ("drain", [rest @ .., "and", "wait"]) => Action::Drain {
+            who: who(rest)?,
+            waits: true,
+        },
+        ("drain", rest) => Action::Drain {
+            who: who(rest)?,
+            waits: false,
+        },
         ("take", [rest @ .., "back"]) => Action::TakeBack(who(rest)?),
         ("set", ["pool", "cache", "to", scheme]) => Action::SetScheme((*scheme).to_owned()),
         ("overwrite", ["the", "files"]) => Action::Overwrite,
@@ -160,7 +167,7 @@ pub(super) fn action(words: &[&str]) -> Result<Action, String> {
         ("wait", ["until", "healthy"]) => Action::WaitHealthy,
         ("run", []) => Action::Run,
         _ => {
-            return Err("one can kill, restart, stop, pause, isolate, drain WHO; take WHO back; cut WHO from WHO [one way]; slow WHO to 1mbit; \
+            return Err("one can kill, restart, stop, pause, isolate, drain WHO; drain WHO and wait; take WHO back; cut WHO from WHO [one way]; slow WHO to 1mbit; \
                  fill the disk of WHO; flood WHO with connections, unfinished values, reads or idle clients; \
                  starve WHO; set the clock of WHO 2d ahead, 3d behind or right; join a node; roll every node; set pool cache to 1+1; overwrite the files; flip bits of WHO; heal; wait until healthy; run for 5s"
                 .into());
