@@ -20,10 +20,14 @@ use crate::running::Running;
 
 /// The deadline of a single step at the directory.
 const STEP: Duration = Duration::from_secs(2);
+/// The least of such a step, when the time of the stop is over: the mark does it at the next start otherwise.
+const LAST_STEP: Duration = Duration::from_millis(200);
 /// Of the time that a stop may take, this part others have to copy what only this node has of files.
 const FILES_PART: u32 = 5;
 /// The deadline for giving up the vote and leaving.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
+/// At most this part of the time that a stop may take goes into that.
+const LEAVE_PART: u32 = 3;
 /// The pause before a returned node asks again to be given buckets.
 const REST: Duration = Duration::from_secs(1);
 /// The mark in the data folder: this node is drained because it stops.
@@ -33,16 +37,17 @@ const MARK: &str = "leaving";
 /// cluster takes it for dead then, and loses nothing that has copies.
 pub(crate) async fn leave(running: &Running) {
     let until = Instant::now() + running.stop_ms;
+    let leave_timeout = leave_timeout(running.stop_ms);
     let map = running.directory.map().borrow().clone();
     let me = running.host.life.node;
     // Who is drained already stays so, and has handed over what could be.
     let drained_before = map.nodes.get(&me).is_some_and(|n| n.draining);
     let has = serves(&map, running) || has_files(&map, running);
     let drains = !drained_before && others_up(&map, me) && has;
-    if drains && let Err(error) = hand_over(running, until).await {
+    if drains && let Err(error) = hand_over(running, until - leave_timeout).await {
         tracing::warn!(%error, "leaving without having handed over");
     }
-    match running.directory.leave(LEAVE_TIMEOUT).await {
+    match running.directory.leave(leave_timeout).await {
         Ok(Left::HandedOver) => tracing::info!("left the cluster"),
         Ok(Left::LastVoter) => {
             tracing::info!("no other node can vote: the directory waits for this one's return");
@@ -50,8 +55,20 @@ pub(crate) async fn leave(running: &Running) {
         Err(error) => tracing::warn!(%error, "left without a goodbye"),
     }
     if drains {
-        resume(running, STEP).await;
+        resume(running, step_until(until)).await;
     }
+}
+
+/// The part of a stop that takes `stop_ms` in which the node leaves, having handed over in the rest.
+fn leave_timeout(stop_ms: Duration) -> Duration {
+    LEAVE_TIMEOUT.min(stop_ms / LEAVE_PART)
+}
+
+/// The deadline of a step at the directory that should be done by then.
+fn step_until(until: Instant) -> Duration {
+    until
+        .saturating_duration_since(Instant::now())
+        .clamp(LAST_STEP, STEP)
 }
 
 /// A node that came back: ends the drain of its last stop, if that was not done then. It tries until it has: a mark that
@@ -121,8 +138,7 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
         tracing::warn!(%error, mark = %mark.display(), "cannot be written");
     }
     let drain = Proposal::unconditional(Change::Drain { node, on: true });
-    running.directory.propose(drain, STEP).await?;
-    let until = until.checked_sub(LEAVE_TIMEOUT).unwrap_or(until);
+    running.directory.propose(drain, step_until(until)).await?;
     let files_until = until.min(Instant::now() + running.stop_ms / FILES_PART);
     let mut map = running.directory.map();
     // If all nodes stop at once, nobody is left to take anything.
@@ -171,6 +187,19 @@ fn mark(running: &Running) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// However short a stop is made, most of it is for handing over.
+    #[test]
+    fn a_short_stop_hands_over_too() {
+        let of = |ms| leave_timeout(Duration::from_millis(ms)).as_millis();
+        assert_eq!(
+            [300, 3_000, 9_000, 60_000].map(of),
+            [100, 1_000, 3_000, 3_000]
+        );
+        let over = Instant::now();
+        assert_eq!(step_until(over), LAST_STEP);
+        assert_eq!(step_until(over + Duration::from_secs(60)), STEP);
+    }
 
     /// A stop waits for nothing where nothing can be won: no bytes, or another node goes on with them.
     #[test]
