@@ -11,8 +11,10 @@ impl World {
         self.detect();
         let now = self.directory.clock(self.now);
         let reports = std::mem::take(&mut self.directory.reports);
-        let cuts = self.directory.detector.cuts();
+        let detector = &self.directory.detector;
+        let (cuts, late) = (detector.cuts(), detector.late());
         self.directory.planner.see_cuts(cuts);
+        self.directory.planner.see_late(&late);
         let proposals = self
             .directory
             .planner

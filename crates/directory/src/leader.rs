@@ -122,8 +122,10 @@ fn plan(inner: &Inner) -> Vec<(Revision, Change)> {
         return Vec::new();
     };
     let stuck = leader_state.take_stuck();
-    let cuts = leader_state.detector.cuts();
+    let detector = &leader_state.detector;
+    let (cuts, late) = (detector.cuts(), detector.late());
     leader_state.planner.see_cuts(cuts);
+    leader_state.planner.see_late(&late);
     let changes = leader_state.planner.step(inner.now(), &inner.map(), &stuck);
     if !changes.is_empty() {
         tracing::debug!(?changes, ?stuck, "planned");

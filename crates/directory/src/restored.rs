@@ -212,7 +212,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             Some(restored) => {
                 let others = || map.nodes.values().filter(|n| n.id != core.me);
                 // One without a folder has another id when it starts again, and does not vote.
-                let known = others().filter(|n| n.durable);
+                let volatile = inner.options.volatile_votes;
+                let known = others().filter(|n| n.durable || volatile);
                 restored.known = known.map(|n| (n.id, n.native.clone())).collect();
                 restored.see(inner.log_end(core));
                 let unheard = others().filter(|n| !restored.ends.contains_key(&n.id));
@@ -230,7 +231,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         }
         while let Some(answer) = answers.join_next().await {
             let mut restored = inner.restored.lock();
-            if let (Some(restored), Ok(Some((id, end)))) = (restored.as_mut(), answer) {
+            // One that has just begun may not know yet who votes, and is asked again; one that has never been a voter or learner never does.
+            if let (Some(restored), Ok(Some((id, end)))) = (restored.as_mut(), answer)
+                && (!end.voters.is_empty() || restored.since.elapsed() >= NOBODY_ELSE)
+            {
                 restored.take(id, end);
             }
         }
@@ -241,14 +245,14 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             restored.unheard(core.me)
         });
         let still: BTreeSet<NodeId> = still.into_iter().flatten().map(|(id, _)| id).collect();
-        if !still.is_empty() {
+        // What is known to be missing comes first: whoever waits for nodes that are gone is not to give that up unknowingly.
+        if behind {
+            waiting.warn("a leader", IS_BEHIND, IF_BEHIND);
+        } else if !still.is_empty() {
             let names: Vec<String> = still.iter().map(ToString::to_string).collect();
             let waits_for = format!("a leader, or nodes {}", names.join(", "));
             let why = "the data folder was copied or restored, and may lack what this node confirmed: it votes for nobody before";
             waiting.warn(&waits_for, why, "start those nodes; or start this one with --data-is-newest true, if nothing is missing in its folder");
-        }
-        if behind {
-            waiting.warn("a leader", IS_BEHIND, IF_BEHIND);
         }
         tokio::time::sleep(ASK_AGAIN).await;
     }

@@ -212,6 +212,17 @@ impl Detector {
         silent.collect()
     }
 
+    /// Those of the [`cuts`](Self::cuts) in which each hears the other, if late.
+    pub fn late(&self) -> BTreeSet<(NodeId, NodeId)> {
+        let silent = self.cases.iter().flat_map(|(suspect, case)| {
+            let words = case.words.iter();
+            let words = words.filter(|(_, (_, f))| *f == Sign::Silent);
+            words.map(|(reporter, _)| (*reporter.min(suspect), *reporter.max(suspect)))
+        });
+        let silent: BTreeSet<_> = silent.collect();
+        self.cuts().difference(&silent).copied().collect()
+    }
+
     /// Takes reports (none: a tick), and returns the probes to ask for and the nodes that are dead.
     pub fn step(&mut self, now: Time, map: &ClusterMap, reports: &[Report], out: &mut Findings) {
         self.returns.watch(now, map);
@@ -293,19 +304,12 @@ impl Detector {
         case.is_some_and(|case| case.is_slow(now, self.config.window))
     }
 
-    /// True if no data is at stake where this slow node is taken out. Those that were judged are out, if not in the map yet.
-    fn is_spare(
-        &self,
-        now: Time,
-        map: &ClusterMap,
-        node: NodeId,
-        doubted: &BTreeSet<NodeId>,
-    ) -> bool {
+    /// Those that count as out: judged, if not in the map yet, or long in doubt and silent.
+    fn gone(&self, now: Time, doubted: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let judged = |id: &NodeId| self.cases.get(id).is_some_and(|c| c.judged_at.is_some());
         let silent = |id: &&NodeId| !self.is_slow(now, **id);
         let out = self.cases.keys().filter(|id| judged(id)).copied();
-        let gone = doubted.iter().filter(silent).copied().chain(out).collect();
-        planted(Mutant::SlowIsDead) || slow::is_spare(map, node, &gone)
+        doubted.iter().filter(silent).copied().chain(out).collect()
     }
 
     fn judge(
@@ -318,15 +322,20 @@ impl Detector {
     ) {
         let config = self.config;
         let patience = self.returns.patience(suspect);
-        let waited_for = self.is_slow(now, suspect) && !self.is_spare(now, map, suspect, doubted);
+        let gone = self.gone(now, doubted);
+        let spare = planted(Mutant::SlowIsDead) || slow::is_spare(map, suspect, &gone);
+        let waited_for = self.is_slow(now, suspect) && !spare;
         let Some(case) = self.cases.get_mut(&suspect) else {
             return;
         };
         let against: BTreeSet<NodeId> = case.against(now).collect();
         if against.is_empty() {
             case.asked_first = None;
+            case.waited = None;
             return;
         }
+        let borne = || slow::borne_without(map, suspect, &gone);
+        case.waited = waited_for.then(|| slow::waited(now, case.waited, borne()));
         let up = map
             .nodes
             .values()
@@ -354,7 +363,8 @@ impl Detector {
         let looked_for =
             alone || case.is_refused() || case.others_looked(now, config.probed_within);
         let stood = case.is_refused() || case.doubted_for(now) >= Some(patience);
-        let stays = waited_for && case.doubted_for(now) < Some(config.slow_stays);
+        let waited = case.waited.map(|(_, since)| now.since(since));
+        let stays = waited.is_some_and(|waited| waited < config.slow_stays);
         if !stays && heard && against.len() >= words_needed && looked_for && stood {
             if case
                 .judged_at

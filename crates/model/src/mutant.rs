@@ -203,6 +203,8 @@ mutants! {
         BareUntilCalm = 1085,
         SlowIsDead = 1086,
         RestsPastDeadline = 1087,
+        HalfMadeKept = 1088,
+        StarvedKept = 1089,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

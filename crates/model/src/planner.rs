@@ -33,10 +33,11 @@ use self::plan::{Choice, EpochReason, Fit, View};
 use self::rest::Rest;
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
-use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool};
+use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes, apart};
 use crate::ring::Ring;
+use crate::scheme::{PARITY_SLOTS, bucket_slot};
 use crate::time::Time;
 
 /// The time that the directory waits before a group starts empty, and so the time for which a member may go on
@@ -44,11 +45,13 @@ use crate::time::Time;
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
 /// A report of stuck members that comes so soon after an epoch opened may be older than that; if it still holds it is repeated.
 const REPORT_ON_ITS_WAY: Duration = Duration::from_millis(100);
-/// The time from an epoch's opening after which a member that does not reach one that serves has been reported, or is not.
+/// A report that is not repeated for so long is over. Of an epoch that is not open it holds as long as that.
+const REPORT_KEPT: Duration = Duration::from_secs(2);
+/// The time from an epoch's opening, and from the beginning of a cut, after which a member that does not reach one that serves has been reported, or is not.
 const TEAR_REPORTED: Duration = Duration::from_secs(2);
 /// Most (group, life of a node) pairs remembered as unable.
 const UNABLE_MAX: usize = 4096;
-/// The number of epochs in vain, some 9 s in all, after which a group that does not open counts no more among those in change.
+/// The number of epochs in vain, 3 to 9 s in all, after which a group that does not open counts no more among those in change.
 const TRIES_COUNTED: u64 = 4;
 /// The longest time that a raised budget takes to reach all nodes that are well.
 const BUDGET_SPREADS: Duration = Duration::from_millis(500);
@@ -128,8 +131,10 @@ pub struct Planner {
     watches: BTreeMap<GroupId, GroupWatch>,
     /// The lives of nodes that could not follow, per group.
     unable: BTreeMap<(GroupId, MemberId), Unable>,
-    /// Pairs of nodes that do not reach each other.
+    /// Pairs of nodes that do not reach each other, or too late.
     cuts: Cuts,
+    /// Those of them that do not at all: an epoch with both may never open, and nothing is filled from one to the other.
+    silent: Cuts,
     narrow: NarrowNodes,
     down_since: BTreeMap<NodeId, Time>,
     draining_since: BTreeMap<NodeId, Time>,
@@ -166,11 +171,26 @@ struct GroupWatch {
     in_vain: BTreeSet<MemberId>,
     /// Since when that epoch was seen open.
     open_since: Option<Time>,
+    /// Since when two members of it have been cut from each other.
+    torn_since: Option<Time>,
+    /// The members that are being filled, over epochs that go on with them.
+    filling: Vec<Filling>,
+    /// The last report of stuck members.
+    stuck_at: Time,
     /// Since when the group was seen with too few complete members, and in which epoch that was open.
     gone_since: Option<Time>,
     gone_of: Epoch,
     /// The group's revision for which a proposal was made, and when.
     proposed: Option<(Revision, Time)>,
+}
+
+/// A member that is being filled.
+#[derive(Clone, Copy, Debug)]
+struct Filling {
+    id: MemberId,
+    since: Time,
+    /// Since when it has not reached enough of what it is filled from.
+    starved_since: Option<Time>,
 }
 
 /// A node's address, and since which of its lives, as far as this planner has seen, it has had that one.
@@ -212,6 +232,37 @@ struct Needs {
     under_way: usize,
 }
 
+impl GroupWatch {
+    /// Takes in what only lasts, of the newest epoch.
+    fn look(&mut self, now: Time, group: &Group, silent: &Cuts) {
+        let torn = |x: &Member| {
+            let mut others = group.listed();
+            others.any(|(_, other)| apart(silent, x.id.node, other.id.node))
+        };
+        let is_torn = !silent.is_empty() && group.listed().any(|(_, x)| torn(x));
+        self.torn_since = is_torn.then(|| self.torn_since.unwrap_or(now));
+        let before = std::mem::take(&mut self.filling);
+        let filling = group.listed().filter(|(_, x)| !x.complete);
+        let filling = filling.map(|(slot, x)| {
+            let before = before.iter().find(|f| f.id == x.id);
+            let starved_since = before.and_then(|f| f.starved_since).unwrap_or(now);
+            Filling {
+                id: x.id,
+                since: before.map_or(now, |f| f.since),
+                starved_since: starves(group, silent, slot, x).then_some(starved_since),
+            }
+        });
+        self.filling = filling.collect();
+    }
+
+    /// True if a member has not reached enough of what it is filled from for a while.
+    fn has_starved(&self, now: Time, id: MemberId) -> bool {
+        let filling = self.filling.iter().find(|f| f.id == id);
+        let since = filling.and_then(|f| f.starved_since);
+        since.is_some_and(|since| now.since(since) >= TEAR_REPORTED)
+    }
+}
+
 impl Planner {
     /// A planner that has seen nothing yet. A new directory leader starts with a new one.
     pub fn new(config: PlannerConfig) -> Planner {
@@ -220,6 +271,7 @@ impl Planner {
             watches: BTreeMap::new(),
             unable: BTreeMap::new(),
             cuts: BTreeSet::new(),
+            silent: BTreeSet::new(),
             narrow: NarrowNodes::default(),
             down_since: BTreeMap::new(),
             draining_since: BTreeMap::new(),
@@ -234,7 +286,13 @@ impl Planner {
 
     /// Takes in which nodes do not reach each other (`Detector::cuts`): no node joins a member that it does not reach.
     pub fn see_cuts(&mut self, cuts: Cuts) {
+        self.silent = cuts.clone();
         self.cuts = cuts;
+    }
+
+    /// Takes in which of the cuts are only late (`Detector::late`): such nodes join where there are no others.
+    pub fn see_late(&mut self, late: &Cuts) {
+        self.silent = self.cuts.difference(late).copied().collect();
     }
 
     /// True if a node has reached few others for a while, as of the last step.
@@ -265,6 +323,8 @@ impl Planner {
         stuck.iter().for_each(|report| self.hear(now, map, report));
         let starting = map.groups.values().filter(|g| starts_now(g)).count();
         self.starting = starting as u32;
+        let held_up = |g: &&Group| starts_now(g) && is_held_up(g);
+        let starting = starting - map.groups.values().filter(held_up).count();
         let found = self.scan(now, map);
         let nothing = found.is_nothing();
         let Needs {
@@ -291,7 +351,16 @@ impl Planner {
             .config
             .moves_at_once
             .saturating_sub(in_change + urgent.len() - held_up);
-        urgent.extend(moves.into_iter().map(|(_, new)| new).take(budget));
+        // A group that is in change already takes up no more by another step.
+        let counts = |new: &NewEpoch| {
+            map.groups
+                .get(&new.group)
+                .is_none_or(|g| !in_change_now(map, g))
+        };
+        let (begin, go_on): (Vec<_>, Vec<_>) =
+            moves.into_iter().map(|(_, new)| new).partition(counts);
+        urgent.extend(go_on);
+        urgent.extend(begin.into_iter().take(budget));
         let changes = self.propose(now, map, urgent, lost);
         if nothing && changes.is_empty() {
             self.rest = self.rest_from(now, map);
@@ -402,10 +471,12 @@ impl Planner {
                     self.unable.remove(&(group.id, sole));
                 }
             }
-            if group.open && watch.open_since.is_none() {
+            let over = now.since(watch.stuck_at) >= REPORT_KEPT;
+            if group.open && (watch.open_since.is_none() || over) {
                 // Whoever was stuck has come along after all.
                 watch.stuck.clear();
             }
+            watch.look(now, group, &self.silent);
             if watch.gone_of != group.last_open.epoch {
                 // Another life perhaps, whose members may have reached the directory until now.
                 watch.gone_of = group.last_open.epoch;
@@ -499,6 +570,7 @@ impl Planner {
             .filter(|(s, _)| watch.stuck.slots.insert(*s))
             .collect();
         let reporters = || group.listed().filter(|(s, x)| speaks(*s, x));
+        watch.stuck_at = now;
         watch.stuck.by.extend(reporters().map(|(s, _)| s));
         let sole = sole_survivor(map, group, &watch.stuck.slots, &self.cuts);
         if let Some(sole) = sole.filter(|_| !news.is_empty()) {
@@ -543,8 +615,9 @@ impl Planner {
     }
 
     fn fills_for_long(&self, now: Time, group: &Group) -> bool {
-        let open_since = self.watches.get(&group.id).and_then(|w| w.open_since);
-        open_since.is_some_and(|since| now.since(since) >= self.config.fill_patience)
+        let filling = self.watches.get(&group.id).map(|w| &w.filling);
+        let long = |f: &Filling| now.since(f.since) >= self.config.fill_patience;
+        filling.is_some_and(|filling| filling.iter().any(long))
     }
 
     fn need(&self, now: Time, map: &ClusterMap, group: &Group, load: &Load) -> Need {
@@ -560,13 +633,18 @@ impl Planner {
         let left_out = watch.stuck.left_out(map, group, &self.cuts);
         let stay_behind = if group.m == 1 { stuck } else { &left_out };
         let sole = sole_survivor(map, group, stuck, &self.cuts);
+        let cut_off = |cuts: &Cuts, member| {
+            let out = stay_behind;
+            is_cut_off(cuts, &self.narrow, map, group, out, sole, member)
+        };
         let choice = Choice::new(map, group, order, pool.scheme.width(), |member| match self
             .unable
             .get(&(group.id, member))
         {
-            _ if self.is_cut_off(map, group, stay_behind, sole, member) => Fit::Unable,
+            _ if cut_off(&self.silent, member) => Fit::Unable,
             Some(u) if u.barred_until > now => Fit::Unable,
             Some(u) if u.until > now => Fit::IfNeeded,
+            _ if cut_off(&self.cuts, member) => Fit::IfNeeded,
             _ if self.narrow.contains(member.node) => Fit::IfNeeded,
             _ => Fit::Able,
         });
@@ -580,6 +658,8 @@ impl Planner {
             sole,
             narrow: &self.narrow,
             cuts: &self.cuts,
+            silent: &self.silent,
+            starved: &|id| watch.has_starved(now, id),
             drained: &|node| {
                 let since = self.draining_since.get(&node);
                 since.is_some_and(|since| now.since(*since) >= self.config.twins_after)
@@ -595,7 +675,9 @@ impl Planner {
                 due.then(|| plan::start(&view)).flatten()
             }
             Some(since) => return self.need_of_gone(now, &view, watch, since),
-            None if self.disturbed(now, &view, watch) => plan::takeover(&view),
+            None if self.disturbed(now, &view, watch) && !view.would_go_on() => {
+                plan::takeover(&view)
+            }
             None if group.open => return self.need_of_open(now, &view, watch),
             None => None,
         };
@@ -605,39 +687,17 @@ impl Planner {
     /// The next step of a group that serves as it is.
     fn need_of_open(&self, now: Time, view: &View<'_>, watch: &GroupWatch) -> Need {
         // An epoch would not open while a member does not reach one that serves. That one is reported soon, and left out; whoever
-        // is not (a slow link, two data buckets) is in nobody's way, but nothing is moved for balance then.
+        // is not (two data buckets) is in nobody's way, but nothing is moved for balance then, nor where answers are late.
         let open_for = watch.open_since.map(|since| now.since(since));
-        let reported = open_for >= Some(TEAR_REPORTED);
-        let coded_repair = |kind| view.group.m > 1 && kind < EpochReason::Drain;
-        let urgent = |kind| coded_repair(kind) || reported && kind < EpochReason::Balance;
-        let next = view.next_move();
-        let next = next.filter(|(kind, _)| urgent(*kind) || !view.is_torn());
+        let torn_for = watch.torn_since.map(|since| now.since(since));
+        let reported = torn_for.min(open_for) >= Some(TEAR_REPORTED);
+        let waits = |kind| match kind {
+            EpochReason::Balance | EpochReason::Spread => view.is_torn(view.cuts),
+            kind if view.group.m > 1 && kind < EpochReason::Drain => false,
+            _ => !reported && view.is_torn(view.silent),
+        };
+        let next = view.next_move().filter(|(kind, _)| !waits(*kind));
         next.map_or(Need::Nothing, into_need)
-    }
-
-    /// True if a place that is no member, be it beside one, does not reach a member that goes along.
-    fn is_cut_off(
-        &self,
-        map: &ClusterMap,
-        group: &Group,
-        stay_behind: &BTreeSet<MemberSlot>,
-        sole: Option<MemberId>,
-        id: MemberId,
-    ) -> bool {
-        if self.cuts.is_empty() {
-            return false;
-        }
-        let apart = |x: NodeId| apart(&self.cuts, x, id.node);
-        if let Some(sole) = sole {
-            return apart(sole.node);
-        }
-        let goes_along =
-            |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stay_behind.contains(s);
-        let joins = !group.listed().any(|(_, x)| x.id == id);
-        let wide = has_wide_copy(map, group, &self.narrow);
-        let counts = |x: &Member| !(wide && self.narrow.contains(x.id.node));
-        let mut others = group.listed().filter(goes_along);
-        joins && others.any(|(_, x)| counts(x) && apart(x.id.node))
     }
 
     /// Too few complete members are left to go on with.
@@ -740,6 +800,46 @@ fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
     match group.open {
         true => slot.0 < group.m,
         false => slot == group.coordinator,
+    }
+}
+
+/// True if a place that is no member, be it beside one, does not reach a member that goes along.
+fn is_cut_off(
+    cuts: &Cuts,
+    narrow: &NarrowNodes,
+    map: &ClusterMap,
+    group: &Group,
+    stay_behind: &BTreeSet<MemberSlot>,
+    sole: Option<MemberId>,
+    id: MemberId,
+) -> bool {
+    if cuts.is_empty() {
+        return false;
+    }
+    let apart = |x: NodeId| apart(cuts, x, id.node);
+    if let Some(sole) = sole {
+        return apart(sole.node);
+    }
+    let goes_along = |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stay_behind.contains(s);
+    let joins = !group.listed().any(|(_, x)| x.id == id);
+    let wide = has_wide_copy(map, group, narrow);
+    let counts = |x: &Member| !(wide && narrow.contains(x.id.node));
+    let mut others = group.listed().filter(goes_along);
+    joins && others.any(|(_, x)| counts(x) && apart(x.id.node))
+}
+
+/// True if a member that is being filled does not reach enough of what it is filled from: m whole buckets, or, of a twin, its original.
+fn starves(group: &Group, silent: &Cuts, slot: MemberSlot, x: &Member) -> bool {
+    if silent.is_empty() || group.m == 1 {
+        return false;
+    }
+    let reaches = |o: &Member| !apart(silent, o.id.node, x.id.node);
+    match bucket_slot(group.m, slot) {
+        of if of != slot => group.member(of).is_some_and(|o| !reaches(o)),
+        _ => {
+            let end = group.members.len().min((group.m + PARITY_SLOTS).into());
+            whole_buckets(group.m, &group.members[..end], reaches) < group.m.into()
+        }
     }
 }
 

@@ -13,6 +13,8 @@ pub(super) struct Case {
     pub(super) incarnation: Incarnation,
     /// Since when a word against it has stood without a break.
     pub(super) doubted_since: Option<Time>,
+    /// It is slow and cannot be spared: the losses that its groups would bear without it, and since when they are so few.
+    pub(super) waited: Option<(Option<u8>, Time)>,
     /// The latest word of each reporter.
     pub(super) words: BTreeMap<NodeId, (Time, Sign)>,
     pub(super) probed_at: Option<Time>,
@@ -30,6 +32,7 @@ impl Case {
         Case {
             incarnation,
             doubted_since: None,
+            waited: None,
             words: BTreeMap::new(),
             probed_at: None,
             asked_first: None,

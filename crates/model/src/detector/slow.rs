@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::ids::{MemberId, NodeId};
 use crate::map::ClusterMap;
+use crate::time::Time;
 
 /// True if every group that loses something with this node bears the loss of one more without it and without those: to take it out because
 /// it is slow costs no data then, even if another node dies before what it had is made anew.
@@ -15,4 +16,23 @@ pub(super) fn is_spare(map: &ClusterMap, node: NodeId, gone: &BTreeSet<NodeId>) 
         let without = group.tolerates(stays);
         without >= Some(1) || without == group.tolerates(runs)
     })
+}
+
+/// The fewest losses that any group bears without this node and without those; `None` where one could not go on.
+pub(super) fn borne_without(map: &ClusterMap, node: NodeId, gone: &BTreeSet<NodeId>) -> Option<u8> {
+    let stays = |id: MemberId| map.runs(id) && !gone.contains(&id.node) && id.node != node;
+    let of = map.groups.values().filter(|group| group.names(node));
+    of.map(|group| group.tolerates(stays)).min().flatten()
+}
+
+/// Since when a slow node is waited for: anew where less is borne without it than before, so that there is time to make up for that.
+pub(super) fn waited(
+    now: Time,
+    before: Option<(Option<u8>, Time)>,
+    borne: Option<u8>,
+) -> (Option<u8>, Time) {
+    match before {
+        Some((had, since)) if borne >= had => (borne, since),
+        _ => (borne, now),
+    }
 }

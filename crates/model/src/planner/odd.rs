@@ -3,7 +3,8 @@
 //! A report says that two members do not come along with each other, and not whose fault that is. With m = 1 the reporter serves, and
 //! is believed. With m > 1 a data bucket that is cut off from all parity would have all of it put out by its word alone, and the group
 //! acknowledge without any: where the failure detector's evidence shows that the reporter misses more of those that it has to reach than
-//! whom it reports, it goes itself, and its bucket is made anew elsewhere. That loses no more than its death would.
+//! whom it reports, it goes itself, and its bucket is made anew elsewhere. So does a reporter that is being filled where the one that it reports
+//! is complete. That loses no more than its death would.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +50,15 @@ impl StuckMembers {
             let cut = |by: &&MemberSlot| reach.are_apart(**by, stuck);
             let missers: Vec<MemberSlot> = self.by.iter().filter(cut).copied().collect();
             let misses = reach.missed(stuck);
-            match !missers.is_empty() && missers.iter().all(|by| reach.missed(*by) > misses) {
+            let half_made = |by: MemberSlot| {
+                let half = reach.is_whole(stuck) && !reach.is_whole(by);
+                half && !planted(Mutant::HalfMadeKept)
+            };
+            let goes = |by: &MemberSlot| match reach.missed(*by) {
+                as_many if as_many == misses => half_made(*by),
+                missed => missed > misses,
+            };
+            match !missers.is_empty() && missers.iter().all(goes) {
                 true => out.extend(missers),
                 false => out.extend([stuck]),
             }
@@ -83,6 +92,10 @@ impl<'a> MembersReach<'a> {
         let node = |slot| self.group.member(slot).map(|x| x.id.node);
         let nodes = node(a).zip(node(b));
         nodes.is_some_and(|(a, b)| apart(self.cuts, a, b))
+    }
+
+    fn is_whole(&self, slot: MemberSlot) -> bool {
+        self.group.member(slot).is_some_and(|x| x.complete)
     }
 
     /// The number of members that it has to reach and does not: of an open epoch, data buckets parity and parity data buckets.

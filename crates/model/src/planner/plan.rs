@@ -103,6 +103,10 @@ pub(super) struct View<'a> {
     /// Nodes that reach few others.
     pub(super) narrow: &'a NarrowNodes,
     pub(super) cuts: &'a Cuts,
+    /// The cuts over which nothing comes at all, however late.
+    pub(super) silent: &'a Cuts,
+    /// True if a member that is being filled has not reached what it is filled from for a while.
+    pub(super) starved: &'a dyn Fn(MemberId) -> bool,
     /// True if a node has been draining for a while.
     pub(super) drained: &'a dyn Fn(NodeId) -> bool,
     /// The group has been open, unchanged, for a while.
@@ -137,13 +141,41 @@ impl View<'_> {
         self.group.m == 1 && narrow && self.wide_server(&self.members()).is_some()
     }
 
+    /// Nothing but a report speaks against the open epoch, and the next would go on with all of its members: those that were reported
+    /// cannot be done without. As it is, it serves what it can. Where no cut is known another is tried now and then, all the same.
+    pub(super) fn would_go_on(&self) -> bool {
+        let group = self.group;
+        let reported = group.open && group.m > 1 && !self.stuck.is_empty();
+        let odd = coordinator_is_the_odd_one(group, self.stuck);
+        if !reported || odd || self.somebody_is_dead() || self.found_again() {
+            return false;
+        }
+        let Some(new) = takeover(self) else {
+            return true;
+        };
+        let stays = |(slot, x): (MemberSlot, &Member)| {
+            new.members.get(slot.index()).copied().flatten() == Some(x.id)
+        };
+        let adds = new.members.iter().flatten().count() > group.listed().count();
+        let again = self.calm && !self.is_torn(self.silent);
+        let tries = self.opens(&new.members, new.coordinator.index()) && (adds || again);
+        group.listed().all(stays) && !tries
+    }
+
+    /// True if the coordinator of these members reaches all: else their epoch would not open, and what serves now would not.
+    fn opens(&self, members: &[Option<MemberId>], coordinator: usize) -> bool {
+        let misses = |a: MemberId, b: MemberId| apart(self.silent, a.node, b.node);
+        let leader = members.get(coordinator).copied().flatten();
+        leader.is_some_and(|leader| !members.iter().flatten().any(|id| misses(leader, *id)))
+    }
+
     /// A member and one that serves do not reach each other.
-    pub(super) fn is_torn(&self) -> bool {
+    pub(super) fn is_torn(&self, cuts: &Cuts) -> bool {
         let data = self
             .group
             .listed()
             .filter(|(slot, _)| slot.0 < self.group.m);
-        let misses = |x: &Member, other: &Member| apart(self.cuts, x.id.node, other.id.node);
+        let misses = |x: &Member, other: &Member| apart(cuts, x.id.node, other.id.node);
         let mut data = data.map(|(_, x)| x);
         data.any(|x| self.group.listed().any(|(_, other)| misses(x, other)))
     }
@@ -244,22 +276,22 @@ pub(super) fn start(view: &View<'_>) -> Option<NewEpoch> {
 /// The next epoch of a group that lost a member, or whose newest epoch does not open.
 pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
     let m = usize::from(view.group.m);
-    // Better one that may be stuck than none.
-    let mut kept = survivors(view, view.left_out);
-    for without in [view.stuck, &BTreeSet::new()] {
-        if complete(view, &kept) < m {
-            kept = survivors(view, without);
-        }
-    }
-    if complete(view, &kept) < m {
-        return None;
-    }
     let joiners = view.tries_after() < TRIES_WITH_JOINERS;
-    let seats = if m == 1 {
-        seats_of_copies(view, &kept, joiners)
-    } else {
-        seats_in_place(view, &kept, joiners)
+    let seats_of = |kept: &[(MemberSlot, Member)]| match m {
+        1 => seats_of_copies(view, kept, joiners),
+        _ => seats_in_place(view, kept, joiners),
     };
+    // Better one that may be stuck than none, and one that is half made than a bucket without anybody.
+    let vacates = |seats: &[Option<EpochSeat>]| {
+        let half = |slot: &MemberSlot| view.group.member(*slot).is_some_and(|x| !x.complete);
+        let vacant = |slot: &MemberSlot| seats.get(slot.index()).is_none_or(Option::is_none);
+        let mut out = view.left_out.iter();
+        view.group.open && m > 1 && out.any(|slot| half(slot) && vacant(slot))
+    };
+    let tried = [view.left_out, view.stuck, &BTreeSet::new()];
+    let tried = tried.into_iter().map(|without| survivors(view, without));
+    let mut tried = tried.filter(|kept| complete(view, kept) >= m);
+    let seats = tried.find_map(|kept| Some(seats_of(&kept)).filter(|seats| !vacates(seats)))?;
     let coordinator = choose_coordinator(view, &seats)?;
     Some(view.epoch(seats, coordinator))
 }
@@ -401,7 +433,7 @@ fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<Me
     if able.iter().any(wide) {
         able.retain(wide);
     }
-    let able = reach_most(view.cuts, seats, able);
+    let able = reach_most(view, seats, able);
     if able.is_empty() {
         return None;
     }
@@ -424,17 +456,19 @@ fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<Me
 }
 
 /// The places, of these, of the members that reach most of the others: whoever coordinates has to reach them all.
-fn reach_most(cuts: &Cuts, seats: &[Option<EpochSeat>], of: Vec<usize>) -> Vec<usize> {
-    if cuts.is_empty() {
+fn reach_most(view: &View<'_>, seats: &[Option<EpochSeat>], of: Vec<usize>) -> Vec<usize> {
+    if view.cuts.is_empty() {
         return of;
     }
-    let missed = |at: &usize| {
+    let missed = |cuts: &Cuts, at: &usize| {
         let misses = |a: MemberId, b: MemberId| apart(cuts, a.node, b.node);
         let member = seats[*at].map(|(member, _)| member);
         let others = seats.iter().flatten();
         let missed = others.filter(|(other, _)| member.is_some_and(|x| misses(x, *other)));
         missed.count()
     };
+    // Late is better than not at all.
+    let missed = |at: &usize| (missed(view.silent, at), missed(view.cuts, at));
     let fewest = of.iter().map(missed).min();
     let most = |at: &usize| Some(missed(at)) == fewest;
     of.into_iter().filter(most).collect()
@@ -532,6 +566,12 @@ impl View<'_> {
             let missed = members.iter().filter(|(_, x)| self.keeps_apart(id, x));
             missed.count()
         };
+        let late = |id: &MemberId| {
+            let late = members
+                .iter()
+                .filter(|(_, x)| apart(self.cuts, id.node, x.id.node));
+            late.count()
+        };
         let heirs = match leaves {
             true => self.desired(),
             false => &self.desired()[..1],
@@ -541,12 +581,12 @@ impl View<'_> {
         heirs
             .iter()
             .filter(able)
-            .min_by_key(|id| missed(id))
+            .min_by_key(|id| (missed(id), late(id)))
             .copied()
     }
 
     fn keeps_apart(&self, id: &MemberId, x: &Member) -> bool {
-        apart(self.cuts, id.node, x.id.node) && !planted(Mutant::FirstServesBehindCut)
+        apart(self.silent, id.node, x.id.node) && !planted(Mutant::FirstServesBehindCut)
     }
 
     /// Last steps: all that are wanted are complete. The ring's first serves, or, where that one misses a member and the present one goes,
@@ -609,7 +649,8 @@ impl View<'_> {
         let buckets_end = end.min(m + usize::from(PARITY_SLOTS));
         let filling =
             members.iter().any(|(_, x)| !x.complete) && !planted(Mutant::TwinSettledEarly);
-        let kind = if self.repair(filling, &mut seats) {
+        let kind = if self.replace_starved(&members, &mut seats) || self.repair(filling, &mut seats)
+        {
             EpochReason::Repair
         } else if filling || seats[..m].iter().any(Option::is_none) {
             return None;
@@ -628,14 +669,33 @@ impl View<'_> {
         shorten(&mut seats, self.width());
         let kept = |s: &usize| seats[*s].is_some_and(|(_, kept)| kept.is_some());
         let kept = (0..seats.len()).filter(kept).collect();
-        let coordinator = *reach_most(self.cuts, &seats, kept).first()?;
-        // It would not open, and what serves now would not.
-        let (leader, _) = seats[coordinator]?;
-        let misses = |(id, _): &EpochSeat| apart(self.cuts, leader.node, id.node);
-        if seats.iter().flatten().any(misses) {
-            return None;
+        let coordinator = *reach_most(self, &seats, kept).first()?;
+        let new = self.epoch(seats, MemberSlot(coordinator as u8));
+        self.opens(&new.members, coordinator).then_some((kind, new))
+    }
+
+    /// Puts others in the places of members that are being filled and for a while have not reached what they are filled from. Whether it did.
+    /// Where there is no other they stay: what they have they serve.
+    fn replace_starved(
+        &self,
+        members: &[(MemberSlot, Member)],
+        seats: &mut [Option<EpochSeat>],
+    ) -> bool {
+        let m = self.group.m;
+        let starved = |x: &Member| !x.complete && (self.starved)(x.id);
+        let starved = members.iter().filter(|(_, x)| starved(x));
+        let mut any = false;
+        for (slot, _) in starved.filter(|_| !planted(Mutant::StarvedKept)) {
+            let mut tried = seats.to_vec();
+            tried[slot.index()] = None;
+            let is_twin = bucket_slot(m, *slot) != *slot;
+            let _ = self.fill_vacant(&mut tried) || self.double_up(Fit::Able, m.into(), &mut tried);
+            if is_twin || tried[slot.index()].is_some() {
+                seats.copy_from_slice(&tried);
+                any = true;
+            }
         }
-        Some((kind, self.epoch(seats, MemberSlot(coordinator as u8))))
+        any
     }
 
     /// Finds somebody for vacant slots. Whether it did. A group that a cut has left with no loss to bear does not wait until it is calm:

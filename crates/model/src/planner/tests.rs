@@ -2,6 +2,7 @@
 
 mod drains;
 mod empty;
+mod fills;
 mod isolated;
 mod losses;
 mod moves;

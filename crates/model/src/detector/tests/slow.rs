@@ -49,6 +49,21 @@ fn the_slow_stay_where_their_loss_could_not_be_borne() {
     assert_eq!(judged(&mut court, &silent, 1500), vec![5], "it is dead now");
 }
 
+/// Regression: who had been slow for long when another died followed that one at once, and its group was gone.
+#[test]
+fn the_slow_stay_for_their_time_from_the_last_loss_on() {
+    let slow = [(2, 4, Slow), (3, 4, Slow)];
+    let mut court = with_group("3+1", 4);
+    assert!(judged(&mut court, &slow, 4000).is_empty());
+    let gone = [(2, 1, Refused), (3, 1, Refused)];
+    let both: Vec<_> = gone.into_iter().chain(slow).collect();
+    assert_eq!(judged(&mut court, &both, 200), vec![1]);
+    let down = node_down(&court.map, 1);
+    court.map.apply(None, &down).expect("it is up");
+    assert!(judged(&mut court, &slow, 4000).is_empty());
+    assert_eq!(judged(&mut court, &slow, 1500), vec![4], "in the end");
+}
+
 /// A copy that is not the last goes: all wait for it.
 #[test]
 fn the_slow_go_where_their_loss_is_borne() {

@@ -5,7 +5,7 @@ use crate::detector::{Detector, DetectorConfig, Evidence, Findings, Report, Sign
 use crate::reach::apart;
 
 /// The time after which a member that does not answer is reported stuck.
-const STUCK_AFTER: Duration = Duration::from_millis(800);
+pub(super) const STUCK_AFTER: Duration = Duration::from_millis(800);
 
 pub(super) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
     (a.min(b), a.max(b))
@@ -129,7 +129,7 @@ impl TestCluster {
 }
 
 /// The members that a leader does not reach: of an open epoch with m > 1, those of parity.
-fn missed_by(group: &Group, leader: NodeId, cuts: &Cuts) -> Vec<MemberSlot> {
+pub(super) fn missed_by(group: &Group, leader: NodeId, cuts: &Cuts) -> Vec<MemberSlot> {
     let needs = |slot: MemberSlot| !group.open || group.m == 1 || slot.0 >= group.m;
     let misses = |(slot, x): &(MemberSlot, &Member)| needs(*slot) && apart(cuts, leader, x.id.node);
     let missed = group.listed().filter(misses);
