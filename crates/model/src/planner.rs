@@ -18,6 +18,7 @@
 //! `change/epochs.rs`'s.
 
 mod balance;
+mod fills;
 mod isolated;
 mod odd;
 mod plan;
@@ -27,17 +28,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use self::balance::Load;
-use self::isolated::{has_wide_copy, sole_source, sole_survivor};
+use self::fills::{Filling, is_cut_off};
+use self::isolated::{sole_source, sole_survivor};
 use self::odd::StuckMembers;
 use self::plan::{Choice, EpochReason, Fit, View};
 use self::rest::Rest;
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
-use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool, whole_buckets};
+use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool};
 use crate::mutant::{Mutant, planted};
-use crate::reach::{Cuts, NarrowNodes, apart};
+use crate::reach::{Cuts, NarrowNodes};
 use crate::ring::Ring;
-use crate::scheme::{PARITY_SLOTS, bucket_slot};
 use crate::time::Time;
 
 /// The time that the directory waits before a group starts empty, and so the time for which a member may go on
@@ -184,15 +185,6 @@ struct GroupWatch {
     proposed: Option<(Revision, Time)>,
 }
 
-/// A member that is being filled.
-#[derive(Clone, Copy, Debug)]
-struct Filling {
-    id: MemberId,
-    since: Time,
-    /// Since when it has not reached enough of what it is filled from.
-    starved_since: Option<Time>,
-}
-
 /// A node's address, and since which of its lives, as far as this planner has seen, it has had that one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Home {
@@ -230,37 +222,6 @@ struct Needs {
     /// The number of groups in change, and of those for which a proposal is under way.
     in_change: usize,
     under_way: usize,
-}
-
-impl GroupWatch {
-    /// Takes in what only lasts, of the newest epoch.
-    fn look(&mut self, now: Time, group: &Group, silent: &Cuts) {
-        let torn = |x: &Member| {
-            let mut others = group.listed();
-            others.any(|(_, other)| apart(silent, x.id.node, other.id.node))
-        };
-        let is_torn = !silent.is_empty() && group.listed().any(|(_, x)| torn(x));
-        self.torn_since = is_torn.then(|| self.torn_since.unwrap_or(now));
-        let before = std::mem::take(&mut self.filling);
-        let filling = group.listed().filter(|(_, x)| !x.complete);
-        let filling = filling.map(|(slot, x)| {
-            let before = before.iter().find(|f| f.id == x.id);
-            let starved_since = before.and_then(|f| f.starved_since).unwrap_or(now);
-            Filling {
-                id: x.id,
-                since: before.map_or(now, |f| f.since),
-                starved_since: starves(group, silent, slot, x).then_some(starved_since),
-            }
-        });
-        self.filling = filling.collect();
-    }
-
-    /// True if a member has not reached enough of what it is filled from for a while.
-    fn has_starved(&self, now: Time, id: MemberId) -> bool {
-        let filling = self.filling.iter().find(|f| f.id == id);
-        let since = filling.and_then(|f| f.starved_since);
-        since.is_some_and(|since| now.since(since) >= TEAR_REPORTED)
-    }
 }
 
 impl Planner {
@@ -800,46 +761,6 @@ fn speaks_for(group: &Group, slot: MemberSlot) -> bool {
     match group.open {
         true => slot.0 < group.m,
         false => slot == group.coordinator,
-    }
-}
-
-/// True if a place that is no member, be it beside one, does not reach a member that goes along.
-fn is_cut_off(
-    cuts: &Cuts,
-    narrow: &NarrowNodes,
-    map: &ClusterMap,
-    group: &Group,
-    stay_behind: &BTreeSet<MemberSlot>,
-    sole: Option<MemberId>,
-    id: MemberId,
-) -> bool {
-    if cuts.is_empty() {
-        return false;
-    }
-    let apart = |x: NodeId| apart(cuts, x, id.node);
-    if let Some(sole) = sole {
-        return apart(sole.node);
-    }
-    let goes_along = |(s, x): &(MemberSlot, &Member)| map.runs(x.id) && !stay_behind.contains(s);
-    let joins = !group.listed().any(|(_, x)| x.id == id);
-    let wide = has_wide_copy(map, group, narrow);
-    let counts = |x: &Member| !(wide && narrow.contains(x.id.node));
-    let mut others = group.listed().filter(goes_along);
-    joins && others.any(|(_, x)| counts(x) && apart(x.id.node))
-}
-
-/// True if a member that is being filled does not reach enough of what it is filled from: m whole buckets, or, of a twin, its original.
-fn starves(group: &Group, silent: &Cuts, slot: MemberSlot, x: &Member) -> bool {
-    if silent.is_empty() || group.m == 1 {
-        return false;
-    }
-    let reaches = |o: &Member| !apart(silent, o.id.node, x.id.node);
-    match bucket_slot(group.m, slot) {
-        of if of != slot => group.member(of).is_some_and(|o| !reaches(o)),
-        _ => {
-            let end = group.members.len().min((group.m + PARITY_SLOTS).into());
-            whole_buckets(group.m, &group.members[..end], reaches) < group.m.into()
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::isolated::{STUCK_AFTER, missed_by, nodes_of, pair};
 use super::*;
 use crate::map::whole_buckets;
+use crate::planner::fills::starves;
 use crate::reach::apart;
 
 /// The time that a member needs to be filled.
