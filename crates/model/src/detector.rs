@@ -212,17 +212,6 @@ impl Detector {
         silent.collect()
     }
 
-    /// Those of the [`cuts`](Self::cuts) in which each hears the other, if late.
-    pub fn late(&self) -> BTreeSet<(NodeId, NodeId)> {
-        let silent = self.cases.iter().flat_map(|(suspect, case)| {
-            let words = case.words.iter();
-            let words = words.filter(|(_, (_, f))| *f == Sign::Silent);
-            words.map(|(reporter, _)| (*reporter.min(suspect), *reporter.max(suspect)))
-        });
-        let silent: BTreeSet<_> = silent.collect();
-        self.cuts().difference(&silent).copied().collect()
-    }
-
     /// Takes reports (none: a tick), and returns the probes to ask for and the nodes that are dead.
     pub fn step(&mut self, now: Time, map: &ClusterMap, reports: &[Report], out: &mut Findings) {
         self.returns.watch(now, map);

@@ -18,10 +18,12 @@
 //! `change/epochs.rs`'s.
 
 mod balance;
+mod coordinator;
 mod fills;
 mod isolated;
 mod odd;
 mod plan;
+mod pool_plan;
 mod rest;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,10 +34,11 @@ use self::fills::{Filling, is_cut_off};
 use self::isolated::{sole_source, sole_survivor};
 use self::odd::StuckMembers;
 use self::plan::{Choice, EpochReason, Fit, View};
+use self::pool_plan::PoolPlan;
 use self::rest::Rest;
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
-use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool};
+use crate::map::{ClusterMap, Group, Member, Node, NodeState};
 use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes};
 use crate::ring::Ring;
@@ -148,14 +151,6 @@ pub struct Planner {
     ring: Ring,
     plans: BTreeMap<PoolId, PoolPlan>,
     rest: Option<Rest>,
-}
-
-/// The nodes of a pool's buckets, as long as neither ring nor pool change.
-#[derive(Clone, Debug)]
-struct PoolPlan {
-    pool: Pool,
-    /// Per bucket: the nodes that should hold it, then all others in the order of preference.
-    choices: Vec<Vec<NodeId>>,
 }
 
 /// The planner's memory of one group.
@@ -575,10 +570,21 @@ impl Planner {
         })
     }
 
-    fn fills_for_long(&self, now: Time, group: &Group) -> bool {
-        let filling = self.watches.get(&group.id).map(|w| &w.filling);
-        let long = |f: &Filling| now.since(f.since) >= self.config.fill_patience;
-        filling.is_some_and(|filling| filling.iter().any(long))
+    fn fit(
+        &self,
+        now: Time,
+        group: GroupId,
+        member: MemberId,
+        cut_off: impl Fn(&Cuts) -> bool,
+    ) -> Fit {
+        match self.unable.get(&(group, member)) {
+            _ if cut_off(&self.silent) => Fit::Unable,
+            Some(u) if u.barred_until > now => Fit::Unable,
+            Some(u) if u.until > now => Fit::IfNeeded,
+            _ if cut_off(&self.cuts) => Fit::IfNeeded,
+            _ if self.narrow.contains(member.node) => Fit::IfNeeded,
+            _ => Fit::Able,
+        }
     }
 
     fn need(&self, now: Time, map: &ClusterMap, group: &Group, load: &Load) -> Need {
@@ -598,17 +604,8 @@ impl Planner {
             let out = stay_behind;
             is_cut_off(cuts, &self.narrow, map, group, out, sole, member)
         };
-        let choice = Choice::new(map, group, order, pool.scheme.width(), |member| match self
-            .unable
-            .get(&(group.id, member))
-        {
-            _ if cut_off(&self.silent, member) => Fit::Unable,
-            Some(u) if u.barred_until > now => Fit::Unable,
-            Some(u) if u.until > now => Fit::IfNeeded,
-            _ if cut_off(&self.cuts, member) => Fit::IfNeeded,
-            _ if self.narrow.contains(member.node) => Fit::IfNeeded,
-            _ => Fit::Able,
-        });
+        let fit = |member| self.fit(now, group.id, member, |cuts| cut_off(cuts, member));
+        let choice = Choice::new(map, group, order, pool.scheme.width(), fit);
         let view = View {
             map,
             group,
@@ -719,26 +716,6 @@ impl Planner {
             !returns && !map.groups.values().any(|g| g.names(*n))
         });
         useless.next().map(|node| Change::ForgetNode { node })
-    }
-}
-
-impl PoolPlan {
-    fn order_of(&self, group: &Group) -> &[NodeId] {
-        let order = self.choices.get(group.bucket as usize);
-        order.map_or(&[][..], Vec::as_slice)
-    }
-
-    fn of(ring: &Ring, pool: &Pool) -> PoolPlan {
-        let mut choices = ring.plan(pool);
-        for (bucket, choice) in choices.iter_mut().enumerate() {
-            let others = ring.preference(pool, bucket as u32);
-            let others: Vec<_> = others.into_iter().filter(|n| !choice.contains(n)).collect();
-            choice.extend(others);
-        }
-        PoolPlan {
-            pool: pool.clone(),
-            choices,
-        }
     }
 }
 

@@ -2,9 +2,23 @@
 
 use std::collections::BTreeSet;
 
+use super::{Detector, Sign};
 use crate::ids::{MemberId, NodeId};
 use crate::map::ClusterMap;
 use crate::time::Time;
+
+impl Detector {
+    /// Those of the [`cuts`](Self::cuts) in which each hears the other, if late.
+    pub fn late(&self) -> BTreeSet<(NodeId, NodeId)> {
+        let silent = self.cases.iter().flat_map(|(suspect, case)| {
+            let words = case.words.iter();
+            let words = words.filter(|(_, (_, f))| *f == Sign::Silent);
+            words.map(|(reporter, _)| (*reporter.min(suspect), *reporter.max(suspect)))
+        });
+        let silent: BTreeSet<_> = silent.collect();
+        self.cuts().difference(&silent).copied().collect()
+    }
+}
 
 /// True if every group that loses something with this node bears the loss of one more without it and without those: to take it out because
 /// it is slow costs no data then, even if another node dies before what it had is made anew.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::isolated::has_wide_copy;
-use super::{GroupWatch, TEAR_REPORTED};
+use super::{GroupWatch, Planner, TEAR_REPORTED};
 use crate::ids::{MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, whole_buckets};
 use crate::reach::{Cuts, NarrowNodes, apart};
@@ -47,6 +47,15 @@ impl GroupWatch {
         let filling = self.filling.iter().find(|f| f.id == id);
         let since = filling.and_then(|f| f.starved_since);
         since.is_some_and(|since| now.since(since) >= TEAR_REPORTED)
+    }
+}
+
+impl Planner {
+    /// True if the group has been filled for so long that it keeps no others waiting.
+    pub(super) fn fills_for_long(&self, now: Time, group: &Group) -> bool {
+        let filling = self.watches.get(&group.id).map(|w| &w.filling);
+        let long = |f: &Filling| now.since(f.since) >= self.config.fill_patience;
+        filling.is_some_and(|filling| filling.iter().any(long))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::balance::Load;
+use super::coordinator::{choose_coordinator, reach_most};
 use super::odd::coordinator_is_the_odd_one;
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{MemberId, MemberSlot, NodeId};
@@ -162,13 +163,6 @@ impl View<'_> {
         group.listed().all(stays) && !tries
     }
 
-    /// True if the coordinator of these members reaches all: else their epoch would not open, and what serves now would not.
-    fn opens(&self, members: &[Option<MemberId>], coordinator: usize) -> bool {
-        let misses = |a: MemberId, b: MemberId| apart(self.silent, a.node, b.node);
-        let leader = members.get(coordinator).copied().flatten();
-        leader.is_some_and(|leader| !members.iter().flatten().any(|id| misses(leader, *id)))
-    }
-
     /// A member and one that serves do not reach each other.
     pub(super) fn is_torn(&self, cuts: &Cuts) -> bool {
         let data = self
@@ -281,12 +275,12 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
         1 => seats_of_copies(view, kept, joiners),
         _ => seats_in_place(view, kept, joiners),
     };
-    // Better one that may be stuck than none, and one that is half made than a bucket without anybody.
+    // Better one that may be stuck than none, and one that is half made than a data bucket without anybody.
     let vacates = |seats: &[Option<EpochSeat>]| {
         let half = |slot: &MemberSlot| view.group.member(*slot).is_some_and(|x| !x.complete);
         let vacant = |slot: &MemberSlot| seats.get(slot.index()).is_none_or(Option::is_none);
         let mut out = view.left_out.iter();
-        view.group.open && m > 1 && out.any(|slot| half(slot) && vacant(slot))
+        view.group.open && m > 1 && out.any(|s| s.index() < m && half(s) && vacant(s))
     };
     let tried = [view.left_out, view.stuck, &BTreeSet::new()];
     let tried = tried.into_iter().map(|without| survivors(view, without));
@@ -315,7 +309,7 @@ impl View<'_> {
     }
 
     /// `tries`, were one more epoch committed now.
-    fn tries_after(&self) -> u64 {
+    pub(super) fn tries_after(&self) -> u64 {
         (self.group.epoch.0 - self.group.last_open.epoch.0).min(u64::from(u32::MAX))
     }
 }
@@ -412,70 +406,6 @@ fn seats_in_place(
 fn shorten(seats: &mut Vec<Option<EpochSeat>>, width: usize) {
     let end = seats.iter().rposition(Option::is_some).map_or(0, |s| s + 1);
     seats.truncate(end.max(width));
-}
-
-/// The coordinator: the present one if it is at work and has reported its obstacle; else the next in turn
-/// of those that are complete, beginning with the one that will serve.
-fn choose_coordinator(view: &View<'_>, seats: &[Option<EpochSeat>]) -> Option<MemberSlot> {
-    let group = view.group;
-    let whole = |from: MemberSlot| {
-        sources(group)
-            .get(from.index())
-            .copied()
-            .flatten()
-            .is_some_and(|x| x.complete)
-    };
-    let mut able: Vec<usize> = (0..seats.len())
-        .filter(|s| seats[*s].is_some_and(|(_, kept)| kept.is_some_and(whole)))
-        .collect();
-    // Whoever reaches few would report the others stuck one after another, and go on as the one who leads.
-    let wide = |s: &usize| seats[*s].is_some_and(|(member, _)| view.narrow.is_wide(member.node));
-    if able.iter().any(wide) {
-        able.retain(wide);
-    }
-    let able = reach_most(view, seats, able);
-    if able.is_empty() {
-        return None;
-    }
-    let leads_now = |s: &usize| {
-        let now = group.member(group.coordinator).filter(|_| !group.open);
-        now.is_some_and(|x| seats[*s].is_some_and(|(member, _)| x.id == member))
-    };
-    let odd = coordinator_is_the_odd_one(group, view.stuck);
-    let is_stuck = |member: MemberId| view.stuck.iter().any(|s| is_at(group, *s, member));
-    let all_go = !seats.iter().flatten().any(|(member, _)| is_stuck(*member));
-    let reported = !view.stuck.is_empty() && !odd && all_go;
-    let slot = match able.iter().copied().find(leads_now).filter(|_| reported) {
-        Some(slot) => slot,
-        None => {
-            let turn = view.tries_after() as usize + usize::from(odd && group.open);
-            able[turn % able.len()]
-        }
-    };
-    Some(MemberSlot(slot as u8))
-}
-
-/// The places, of these, of the members that reach most of the others: whoever coordinates has to reach them all.
-fn reach_most(view: &View<'_>, seats: &[Option<EpochSeat>], of: Vec<usize>) -> Vec<usize> {
-    if view.cuts.is_empty() {
-        return of;
-    }
-    let missed = |cuts: &Cuts, at: &usize| {
-        let misses = |a: MemberId, b: MemberId| apart(cuts, a.node, b.node);
-        let member = seats[*at].map(|(member, _)| member);
-        let others = seats.iter().flatten();
-        let missed = others.filter(|(other, _)| member.is_some_and(|x| misses(x, *other)));
-        missed.count()
-    };
-    // Late is better than not at all.
-    let missed = |at: &usize| (missed(view.silent, at), missed(view.cuts, at));
-    let fewest = of.iter().map(missed).min();
-    let most = |at: &usize| Some(missed(at)) == fewest;
-    of.into_iter().filter(most).collect()
-}
-
-fn is_at(group: &Group, slot: MemberSlot, member: MemberId) -> bool {
-    group.member(slot).is_some_and(|x| x.id == member)
 }
 
 // Moves: the group is open and all its members run.

@@ -9,7 +9,7 @@ use crate::reach::apart;
 /// The time that a member needs to be filled.
 const FILL: Duration = Duration::from_secs(4);
 
-/// What happened to the groups of a cluster.
+/// The events of a time.
 #[derive(Default, Debug)]
 struct Seen {
     epochs: Vec<(Duration, NewEpoch)>,
@@ -210,10 +210,9 @@ fn who_is_cut_off_is_replaced_beside_any_number_of_fills() {
     }
 }
 
-/// Where nobody can take its place, a member that is half made serves what it has.
-#[test]
-fn a_half_made_member_without_a_successor_stays() {
-    let (mut town, held) = half_made(4, "2+1", 0);
+/// A half-made member of 2+1 in this slot, cut from the one in another, where no place is free for long.
+fn cut_without_a_successor(slot: u8, other: usize) -> (TestCluster, Vec<NodeId>, Seen) {
+    let (mut town, held) = half_made(4, "2+1", slot);
     let nodes: Vec<NodeId> = town.map.nodes.keys().copied().collect();
     for node in nodes {
         let id = MemberId::new(node, town.map.nodes[&node].incarnation);
@@ -221,10 +220,21 @@ fn a_half_made_member_without_a_successor_stays() {
             town.planner.note_unable(town.now, (GroupId(1), place));
         }
     }
-    let cuts: Cuts = [pair(held[0], held[2])].into();
+    let cuts: Cuts = [pair(held[usize::from(slot)], held[other])].into();
     let seen = town.fill_with(&cuts, Duration::from_secs(10));
+    (town, held, seen)
+}
+
+/// A data bucket that is half made and cut off serves what it has, if nobody can take its place. Parity serves nothing: it goes, and the
+/// bucket that it kept from acknowledging goes on.
+#[test]
+fn a_half_made_member_without_a_successor_stays_if_it_serves() {
+    let (town, held, seen) = cut_without_a_successor(0, 2);
     assert!(seen.epochs.is_empty(), "{seen:?}");
     assert_eq!(nodes_of(&town, 1), held);
+    let (town, held, seen) = cut_without_a_successor(2, 0);
+    assert!(seen.stood_until < Duration::from_secs(3), "{seen:?}");
+    assert_eq!(nodes_of(&town, 1), held[..2]);
 }
 
 /// Regression: groups that could not get on with their fills counted among those in change for ever, and no other was repaired.
