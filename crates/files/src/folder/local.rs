@@ -14,6 +14,7 @@ use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use super::lease;
 use super::witness::Witness;
@@ -23,6 +24,9 @@ use crate::version::FileVersion;
 
 /// Files that are kept open.
 const OPEN_MAX: usize = 256;
+/// And only such whose descriptors are in this part of all that the process may have: the rest is for sockets. The kernel gives the lowest free
+/// number, so that this bounds those of all folders together.
+const OPEN_PART: u64 = 4;
 /// A file that changed this lately may change again within the grain of its times.
 const FRESH: Duration = Duration::from_secs(2);
 /// The interval between two checks that the path still leads to the folder that is open.
@@ -455,16 +459,27 @@ impl LocalFolder {
         let mut open = self.open.lock();
         let turn = open.turn;
         let mut surplus = None;
-        if open.files.len() >= OPEN_MAX {
+        let may_stay = may_stay_open(&file);
+        if open.files.len() >= OPEN_MAX || !may_stay {
+            // Where descriptors are few, the next one has its place.
             let oldest = open.files.iter().min_by_key(|(_, (_, used))| *used);
             let oldest = oldest.map(|(path, _)| path.clone());
             surplus = oldest.and_then(|path| open.files.remove(&path));
         }
-        let former = open.files.insert(path.to_owned(), (file, turn));
+        let former = match may_stay {
+            true => open.files.insert(path.to_owned(), (file, turn)),
+            false => open.files.remove(path),
+        };
         // To close a file may take long, too.
         drop(open);
         drop((surplus, former));
     }
+}
+
+/// True if so many descriptors are free that this one may be kept.
+fn may_stay_open(file: &File) -> bool {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    u64::try_from(file.as_raw_fd()).is_ok_and(|number| number < limit / OPEN_PART)
 }
 
 /// Refuses a path that leads through a mount of Staves. Each folder on the way is looked at before a name in it is,

@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use staves_client::{Client, ClientOptions};
 use staves_model::ClusterId;
 use staves_net::{Connection, Identity, NetError, Options};
 use staves_wire::ErrorCode;
@@ -190,4 +191,51 @@ fn doors_without_descriptors_wait_and_recover() {
     assert!(is_served(&mut waiting[0]), "who waited is served");
     page(node.admin, "/livez");
     cluster.wait_for("tools are answered", 0, |s| s["state"] == "healthy");
+}
+
+/// Regression: each dataset kept 256 of its files open, whatever the limit, and nodes had no descriptors left for one another.
+#[test]
+fn files_that_were_read_leave_descriptors_for_sockets() {
+    let cluster = Cluster::start_within(1, LIMIT);
+    let well = |args: &[&str]| {
+        let ran = cluster.run(0, args);
+        assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    };
+    well(&[
+        "pool", "create", "files", "--kind", "files", "--memory", "32MiB",
+    ]);
+    let native = cluster.nodes[0].native.clone();
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let client = runtime.block_on(Client::connect(&[native], ClientOptions::default()));
+    let client = client.expect("a client");
+    let names = ["one", "two"];
+    for name in names {
+        let folder = cluster.folder.path().join(name);
+        std::fs::create_dir(&folder).expect("a folder");
+        for i in 0..150 {
+            std::fs::write(folder.join(i.to_string()), b"a few bytes").expect("a file");
+        }
+        let made = client.dataset("files", name, folder.to_str().expect("text"));
+        runtime.block_on(made).map(drop).expect("a dataset");
+    }
+    // What was written just now may change again, and is not kept.
+    std::thread::sleep(Duration::from_millis(2100));
+    names
+        .iter()
+        .for_each(|name| well(&["files", "preload", name]));
+    let pid = pid(&cluster, 0);
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+    let target =
+        |entry: std::io::Result<std::fs::DirEntry>| std::fs::read_link(entry.ok()?.path()).ok();
+    let kept = open
+        .filter_map(target)
+        .filter(|path| path.starts_with(cluster.folder.path()));
+    let kept = kept.filter(|path| {
+        path.parent()
+            .is_some_and(|p| names.iter().any(|n| p.ends_with(n)))
+    });
+    let kept = kept.count();
+    assert!(kept <= LIMIT as usize / 4, "{kept} files are open");
+    let mut clients: Vec<TcpStream> = (0..30).map(|_| connect(cluster.nodes[0].resp)).collect();
+    assert!(clients.iter_mut().all(is_served));
 }
