@@ -46,9 +46,12 @@ impl Availability {
         state.outage = None;
     }
 
-    /// Records that the source has given no answer to a question of that time, nor to any later one.
-    pub(crate) fn unanswered(&self, asked: Instant, why: String) -> Outage {
+    /// Records that the source has given no answer to a question of that time. That is no outage where it has answered others since.
+    pub(crate) fn unanswered(&self, asked: Instant, why: String) -> Option<Outage> {
         let mut state = self.0.lock();
+        if state.answered.is_some_and(|answered| answered > asked) {
+            return None;
+        }
         let (was_reached, known) = (state.answered.is_some(), state.outage.take());
         let since = known.map_or(asked, |outage| outage.since);
         let outage = Outage {
@@ -57,7 +60,7 @@ impl Availability {
             was_reached,
         };
         state.outage = Some(outage.clone());
-        outage
+        Some(outage)
     }
 
     /// The present outage, as far as was asked.
@@ -80,12 +83,15 @@ mod tests {
     fn an_outage_lasts_from_the_first_question_without_an_answer_to_the_next_answer() {
         let (source, first) = (Availability::default(), Instant::now());
         let fails = |why: &str| source.unanswered(Instant::now(), why.into());
-        assert!(!source.unanswered(first, "gone".into()).was_reached);
-        assert_eq!(fails("still gone").since, first);
+        let gone = source.unanswered(first, "gone".into());
+        assert!(!gone.expect("an outage").was_reached);
+        assert_eq!(fails("still gone").expect("an outage").since, first);
         assert_eq!(source.outage().expect("an outage").why, "still gone");
         source.answered();
         assert_eq!(source.outage(), None);
-        let again = fails("gone again");
+        let late = source.unanswered(first, "one name takes long".into());
+        assert_eq!((late, source.outage()), (None, None));
+        let again = fails("gone again").expect("an outage");
         assert!(again.was_reached && again.since > first);
     }
 

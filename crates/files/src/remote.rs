@@ -271,6 +271,7 @@ impl Remote {
                 let failure = match once().await {
                     Ok(answer) => {
                         self.took(began.elapsed());
+                        self.availability.answered();
                         return Ok(answer);
                     }
                     Err(failure) => failure,
@@ -395,11 +396,15 @@ fn version_of(meta: &ObjectMeta) -> Option<String> {
     etag.or_else(|| (time > 0).then(|| format!("{MODIFIED}{time}")))
 }
 
+/// The longest ETag: each is kept for its name.
+const ETAG_BYTES_MAX: usize = 1024;
+
 /// An ETag as it stands in headers; some listings leave out its quotes. Weak ones stay the same when bytes change.
 fn strong(etag: &str) -> Option<String> {
     let etag = etag.trim();
     let bare = etag.trim_matches('"');
-    let fits = !bare.is_empty() && !etag.starts_with("W/") && !bare.contains('"');
+    let fits = !bare.is_empty() && bare.len() <= ETAG_BYTES_MAX;
+    let fits = fits && !etag.starts_with("W/") && !bare.contains('"');
     fits.then(|| format!("\"{bare}\""))
 }
 

@@ -95,9 +95,11 @@ impl StatCache {
         last.filter(|(at, _)| outage.admits(*at))?.1
     }
 
-    /// True if a folder was listed before.
+    /// True if a folder was listed before, not too long ago to count in an outage that begins now.
     pub fn has_list(&self, folder: &[u8]) -> bool {
-        self.lists.lock().contains_key(folder)
+        let lists = self.lists.lock();
+        let known = lists.get(folder);
+        known.is_some_and(|(at, _)| at.elapsed() < ANSWER_AGE_MAX)
     }
 
     /// The last list of a folder, if it counts in an outage.

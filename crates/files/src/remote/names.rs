@@ -26,6 +26,10 @@ use crate::stat_cache::{ListRecord, StatCache};
 
 /// The longest wait for an answer of which there is an earlier one.
 const AWAY_WAIT: Duration = Duration::from_secs(6);
+/// The number of pages of a list in a row that have no further name: all of them may be of names that nothing can have.
+const PAGES_IN_VAIN_MAX: usize = 1000;
+/// The interval between two looks whether anything was answered.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The least pause between two questions for a sign of life alone: some servers take money for each.
 const PROBE_PAUSE: Duration = Duration::from_secs(30);
 /// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
@@ -212,7 +216,7 @@ impl Remote {
         match failure {
             Some(failure) => {
                 let why = self.error("", failure.clone()).to_string();
-                Some(self.availability.unanswered(asked, why))
+                self.availability.unanswered(asked, why)
             }
             None => {
                 self.availability.answered();
@@ -287,10 +291,16 @@ impl Remote {
         }
         let asked = Instant::now();
         let shortly = self.names.shown.has_list(path.as_bytes());
-        let within = if shortly { AWAY_WAIT } else { TOTAL * 2 };
         let (me, folder) = (self.clone(), path.clone());
-        let work = async move { me.names_in(&folder, most).await };
-        let answer = driver::block(work, within).unwrap_or_else(|why| Err(Failure::Other(why)));
+        let work = async move {
+            let names = me.names_in(&folder, most);
+            match shortly {
+                true => me.while_it_answers(names).await,
+                false => names.await,
+            }
+        };
+        let answer = driver::block(work, TOTAL * 2);
+        let answer = answer.unwrap_or_else(|why| Err(Failure::Other(why)));
         if let Some(known) = self.judge(asked, &answer).as_ref().and_then(last) {
             return Ok(known.into_iter());
         }
@@ -305,6 +315,24 @@ impl Remote {
         }
         self.names.shown.insert_list(path.as_bytes(), record);
         Ok(names.into_iter())
+    }
+
+    /// Gives up what takes many questions once the server has answered nothing for a while, whoever asked.
+    async fn while_it_answers<T>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        let began = Instant::now();
+        let mut work = std::pin::pin!(work);
+        loop {
+            if let Ok(done) = tokio::time::timeout(LOOK_AGAIN, &mut work).await {
+                return done;
+            }
+            let is_silent = !self.availability.answered_within(AWAY_WAIT);
+            if is_silent && began.elapsed() >= AWAY_WAIT {
+                return Err(Failure::Late(AWAY_WAIT));
+            }
+        }
     }
 
     /// Checks that there is anything at the address.
@@ -342,7 +370,11 @@ impl Remote {
     /// True if the address has nothing at all.
     async fn is_empty(&self) -> Result<bool, Failure> {
         if self.is_web() {
-            return Ok(self.names_on_web("", NAMES_MAX).await?.is_empty());
+            // The files themselves are not asked for: there may be very many.
+            return Ok(match self.lists().await? {
+                Lists::Manifest(manifest) => manifest.list("").is_empty(),
+                Lists::Dav => self.dav("").await?.is_empty(),
+            });
         }
         let (listed, next) = self.page("", None).await?;
         Ok(next.is_none() && self.named("", &listed).next().is_none())
@@ -376,12 +408,19 @@ impl Remote {
     ) -> Result<BTreeMap<String, Stat>, Failure> {
         let _place = LISTS.acquire().await.expect("it is never closed");
         let mut names: BTreeMap<String, Stat> = BTreeMap::new();
-        let mut from = None;
+        let (mut from, mut pages_in_vain) = (None, 0);
         loop {
-            let (listed, next) = self.page(folder, from.take()).await?;
+            let (listed, next) = self.page(folder, from.clone()).await?;
+            let before = names.len();
             for (name, meta) in self.named(folder, &listed) {
                 let stat = match meta {
-                    Some(meta) => self.stat_of(meta)?,
+                    Some(meta) => match self.stat_of(meta) {
+                        Ok(stat) => stat,
+                        Err(failure) => {
+                            self.left_out(folder, name, &failure);
+                            continue;
+                        }
+                    },
                     None if names.contains_key(name) => continue, // the file is on a page before
                     None => FOLDER,
                 };
@@ -392,7 +431,17 @@ impl Remote {
             if names.len() > most {
                 return Err(too_many(most));
             }
+            pages_in_vain = if names.len() > before {
+                0
+            } else {
+                pages_in_vain + 1
+            };
             match next {
+                Some(next) if from.as_ref() == Some(&next) || pages_in_vain > PAGES_IN_VAIN_MAX => {
+                    return Err(Failure::Odd(
+                        "its list goes on for ever without another name".into(),
+                    ));
+                }
                 Some(next) => from = Some(next),
                 None => return Ok(names),
             }
@@ -418,6 +467,12 @@ impl Remote {
         });
         let page = page.await?;
         Ok((page.result, page.page_token.filter(|next| !next.is_empty())))
+    }
+
+    /// Tells of a name that is not shown.
+    fn left_out(&self, folder: &str, name: &str, failure: &Failure) {
+        let path = self.url(&below(folder, name));
+        tracing::debug!(%path, ?failure, "not shown");
     }
 
     /// Requests the content of a folder of a WebDAV server.
@@ -532,7 +587,14 @@ impl Remote {
             let path = below(folder, &name);
             let stat = match self.names.known(&path) {
                 Some(known) => known,
-                None => self.ask_name(&path).await?,
+                None => match self.ask_name(&path).await {
+                    // One file that cannot be had hides no other.
+                    Err(failure) if failure.is_clear() => {
+                        self.left_out(folder, &name, &failure);
+                        return Ok((name, None));
+                    }
+                    stat => stat?,
+                },
             };
             self.names.remember(&path, stat.clone());
             Ok::<_, Failure>((name, stat))

@@ -146,3 +146,77 @@ fn a_manifest_with_too_many_names_in_a_folder_is_not_listed() {
     assert!(error.contains("more than 299 names"), "{error}");
     assert_eq!(source.stat(b"f7").unwrap().size, 5);
 }
+
+/// Regression: one file that could not be had, or had no version, hid all others of its folder, and the whole mount.
+#[test]
+fn a_file_that_cannot_be_had_hides_no_other() {
+    let address = server(|request, stream| {
+        if request.path.ends_with("closed") {
+            return send(stream, "403 Forbidden", "", 0, b"");
+        }
+        if request.path.ends_with("bare") {
+            return send(stream, "200 OK", "", 5, b"");
+        }
+        let text = "a\t5\nbare\t5\nclosed\t5\nz\t5\n";
+        let length = if request.head { 5 } else { text.len() };
+        let text = if request.head { "" } else { text };
+        send(stream, "200 OK", FIRST, length, text.as_bytes());
+    });
+    let source = Source::parse(&format!("http://{address}/data")).unwrap();
+    check(&source);
+    let names: Vec<_> = source
+        .list_at_most(b"", 100)
+        .unwrap()
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
+    assert_eq!(names, ["a", "z"].map(|name| name.as_bytes().to_vec()));
+}
+
+/// Regression: a second list that took longer than a server is waited for was cut, the first one given in its place, and the server said to be away.
+#[test]
+fn a_list_that_comes_page_by_page_is_whole_however_long_it_takes() {
+    let slow = Arc::new(AtomicUsize::new(0));
+    let pause = slow.clone();
+    let address = server(move |request, stream| {
+        if request.head {
+            return send(stream, "200 OK", FIRST, 5, b"");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(
+            pause.load(Ordering::SeqCst) as u64,
+        ));
+        let token = request.path.split_once("continuation-token=");
+        let token = token.map(|(_, rest)| rest.split('&').next().unwrap_or_default());
+        let from = token.map_or(0, |token| token.parse().expect("a number"));
+        let page = page(from, 4500);
+        send(stream, "200 OK", "", page.len(), page.as_bytes());
+    });
+    let source = Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap();
+    assert_eq!(source.list(b"").unwrap().len(), 4501);
+    slow.store(1700, Ordering::SeqCst);
+    let began = std::time::Instant::now();
+    assert_eq!(source.list(b"").unwrap().len(), 4501);
+    assert!(began.elapsed().as_secs() >= 8, "five pages");
+    assert!(source.outage().is_none(), "it has answered all the time");
+}
+
+/// A store that says for ever that there is more is not asked for ever.
+#[test]
+fn a_list_that_does_not_go_on_ends() {
+    let pages = Arc::new(AtomicUsize::new(0));
+    let asked = pages.clone();
+    let address = server(move |request, stream| {
+        if request.head {
+            return send(stream, "200 OK", FIRST, 5, b"");
+        }
+        asked.fetch_add(1, Ordering::SeqCst);
+        let page =
+            "<ListBucketResult><NextContinuationToken>1</NextContinuationToken></ListBucketResult>";
+        send(stream, "200 OK", "", page.len(), page.as_bytes());
+    });
+    let source = Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap();
+    let error = source.list(b"").map(drop).unwrap_err().to_string();
+    assert!(error.contains("for ever"), "{error}");
+    let pages = pages.load(Ordering::SeqCst);
+    assert!(pages <= 3, "{pages} pages");
+}
