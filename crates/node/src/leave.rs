@@ -5,7 +5,8 @@
 //!
 //! It is drained for that, and the drain must not outlive the stop: it is taken back after the
 //! leave, or, if that fails (all nodes stop at once, or the process is killed on its way out), when the
-//! node comes back, as a mark in the data folder shows.
+//! node comes back, as a mark in the data folder shows. It is asked for on a revision of the map, so that it cannot be ordered once the node has
+//! left: what a dead process has sent may arrive late.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Left, Proposal};
 use staves_model::{
-    Change, ClusterMap, Holder, Holdings, Incarnation, MemberId, MemberSlot, NodeId,
+    Change, ClusterMap, Holder, Holdings, Incarnation, MemberId, MemberSlot, NodeId, Refusal,
 };
 
 use crate::running::Running;
@@ -28,6 +29,8 @@ const FILES_PART: u32 = 5;
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// At most this part of the time that a stop may take goes into that.
 const LEAVE_PART: u32 = 3;
+/// A newer map that is known to be there is waited for as long as this before the directory is asked again.
+const MAP_COMES: Duration = Duration::from_millis(50);
 /// The pause before a returned node asks again to be given buckets.
 const REST: Duration = Duration::from_secs(1);
 /// The mark in the data folder: this node is drained because it stops.
@@ -137,8 +140,7 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
     {
         tracing::warn!(%error, mark = %mark.display(), "cannot be written");
     }
-    let drain = Proposal::unconditional(Change::Drain { node, on: true });
-    running.directory.propose(drain, step_until(until)).await?;
+    ask_for_drain(running, until).await?;
     let files_until = until.min(Instant::now() + running.stop_ms / FILES_PART);
     let mut map = running.directory.map();
     // If all nodes stop at once, nobody is left to take anything.
@@ -156,6 +158,22 @@ async fn hand_over(running: &Running, until: Instant) -> Result<(), DirectoryErr
         );
     }
     Ok(())
+}
+
+/// Asks until the map has not moved on meanwhile.
+async fn ask_for_drain(running: &Running, until: Instant) -> Result<(), DirectoryError> {
+    let (node, mut map) = (running.host.life.node, running.directory.map());
+    loop {
+        let revision = map.borrow_and_update().revision;
+        let drain = Proposal::at(revision, Change::Drain { node, on: true });
+        match running.directory.propose(drain, step_until(until)).await {
+            Err(DirectoryError::Refused(Refusal::MapMovedOn { .. })) if Instant::now() < until => {
+                // Its newest state is on its way here.
+                let _ = tokio::time::timeout(MAP_COMES, map.changed()).await;
+            }
+            outcome => return outcome.map(drop),
+        }
+    }
 }
 
 /// The wish to be drained was for one stop only: the node gets buckets again when it comes back. Whether the wish is gone.
