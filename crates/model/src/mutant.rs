@@ -206,6 +206,23 @@ mutants! {
         HalfMadeKept = 1088,
         StarvedKept = 1089,
     ]
+    /// Those of a disk's journal, which its own tests see.
+    JOURNAL: [
+        JournalUnsynced = 1121,
+        JournalSyncTriedAgain = 1122,
+        JournalTailTrusted = 1123,
+        JournalRoomAtOnce = 1124,
+        JournalUnchecked = 1125,
+        JournalDamageIsItsEnd = 1126,
+        JournalTailReadAgain = 1127,
+        JournalOldLifeCounts = 1128,
+        JournalOneHeaderPerLife = 1129,
+        JournalHeaderTrusted = 1130,
+        JournalTornProofUnseen = 1131,
+        JournalEndNotMarked = 1132,
+        JournalReserveTaken = 1133,
+        JournalChainIgnored = 1134,
+    ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [
         LoadTakesAll = 1101,

@@ -701,6 +701,8 @@ impl Planner {
             hears = waited >= Some(patience);
         }
         let late = waited >= Some(patience * (1 << view.tries().min(4)));
+        // Where nothing has opened again and again, no report makes the next one open: it has its time.
+        let hears = hears && !is_held_up(view.group);
         let stuck = hears && !watch.stuck.slots.is_empty();
         late || stuck || view.somebody_is_dead() || view.found_again() || view.narrow_serves()
     }
