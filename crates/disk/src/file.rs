@@ -1,0 +1,122 @@
+//! A file as a device.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+
+use crate::device::Device;
+use crate::format::DiskId;
+use crate::journal::Journal;
+
+/// A file whose whole size is allocated when it is made, so that a write within it cannot fail for want of room. It is locked while it is open:
+/// two that write one journal would destroy it.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    bytes: u64,
+}
+
+impl FileDevice {
+    /// Makes an empty journal of so many bytes for a disk. It has its name once all of it is durable: a crash leaves a whole journal, or none and
+    /// perhaps a file `PATH.new`, which the next attempt makes anew. The folder must be durable.
+    ///
+    /// # Errors
+    /// `AlreadyExists`: there is such a file. No room for it, or too few bytes: nothing is left. Those of the disk.
+    pub fn create_journal(path: &Path, bytes: u64, disk: DiskId) -> io::Result<FileDevice> {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?,
+            _ => File::open(".")?,
+        };
+        // One at a time: two that make the same file would take each other's for what a crash left.
+        folder.lock()?;
+        if path.try_exists()? {
+            let there = format!("{} exists", path.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, there));
+        }
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(".new");
+        let temporary = PathBuf::from(temporary);
+        let made = fill(&temporary, bytes, disk).and_then(|device| {
+            std::fs::rename(&temporary, path)?;
+            Ok(device)
+        });
+        if made.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        let device = made?;
+        folder.sync_all()?;
+        Ok(device)
+    }
+
+    /// Opens a file that is there.
+    ///
+    /// # Errors
+    /// There is none; `WouldBlock`: it is open elsewhere; those of the disk.
+    pub fn open(path: &Path) -> io::Result<FileDevice> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        lock(&file, path)?;
+        let bytes = file.metadata()?.len();
+        Ok(FileDevice { file, bytes })
+    }
+}
+
+fn fill(path: &Path, bytes: u64, disk: DiskId) -> io::Result<FileDevice> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(true);
+    let file = options.open(path)?;
+    lock(&file, path)?;
+    allocate(&file, bytes)?;
+    let device = FileDevice { file, bytes };
+    Journal::create(&device, disk)?;
+    device.file.sync_all()?;
+    Ok(device)
+}
+
+fn lock(file: &File, path: &Path) -> io::Result<()> {
+    file.try_lock().map_err(|error| match error {
+        TryLockError::Error(error) => error,
+        TryLockError::WouldBlock => {
+            let path = path.display();
+            let taken = format!(
+                "{path} is open already, in this process or in another one that has not ended yet"
+            );
+            io::Error::new(io::ErrorKind::WouldBlock, taken)
+        }
+    })
+}
+
+fn allocate(file: &File, bytes: u64) -> io::Result<()> {
+    loop {
+        match fallocate(file, FallocateFlags::empty(), 0, bytes) {
+            Err(rustix::io::Errno::INTR) => {}
+            // A file system that knows no allocation: the size is all that it gives.
+            Err(rustix::io::Errno::OPNOTSUPP) => return file.set_len(bytes),
+            other => return other.map_err(io::Error::from),
+        }
+    }
+}
+
+impl Device for FileDevice {
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, at)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        let end = at.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.bytes) {
+            return Err(io::Error::other("a write beyond the end of the device"));
+        }
+        self.file.write_all_at(bytes, at)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
+    }
+}
