@@ -130,10 +130,10 @@ impl Folder {
                 return None;
             }
         }
-        self.unanswered(asked, answer)
+        Some(self.unanswered(asked, answer))
     }
 
-    fn unanswered<T>(&self, asked: Instant, answer: &Result<T, SourceError>) -> Option<Outage> {
+    fn unanswered<T>(&self, asked: Instant, answer: &Result<T, SourceError>) -> Outage {
         let since = self.workers.silent_since().unwrap_or(asked);
         let why = answer.as_ref().err().map(ToString::to_string);
         self.availability.unanswered(since, why.unwrap_or_default())

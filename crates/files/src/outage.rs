@@ -35,6 +35,8 @@ pub(crate) struct Availability(Mutex<LastAnswer>);
 #[derive(Debug, Default)]
 struct LastAnswer {
     answered: Option<Instant>,
+    /// The last answer to a question that went to the source itself.
+    heard: Option<Instant>,
     outage: Option<Outage>,
 }
 
@@ -46,12 +48,34 @@ impl Availability {
         state.outage = None;
     }
 
-    /// Records that the source has given no answer to a question of that time. That is no outage where it has answered others since.
-    pub(crate) fn unanswered(&self, asked: Instant, why: String) -> Option<Outage> {
-        let mut state = self.0.lock();
-        if state.answered.is_some_and(|answered| answered > asked) {
-            return None;
+    /// Records an answer that has just come from the source itself.
+    pub(crate) fn heard(&self) {
+        self.0.lock().heard = Some(Instant::now());
+        self.answered();
+    }
+
+    /// True if an answer came from the source itself within a time.
+    pub(crate) fn heard_within(&self, time: Duration) -> bool {
+        self.0.lock().heard.is_some_and(|at| at.elapsed() < time)
+    }
+
+    /// Records that a question of that time has no answer, unless the source has answered others since: one name may take long. What it
+    /// said of that name before counts as in an outage.
+    pub(crate) fn unanswered_alone(&self, asked: Instant, why: String) -> Outage {
+        let heard = self.0.lock().heard;
+        if heard.is_none_or(|heard| heard <= asked) {
+            return self.unanswered(asked, why);
         }
+        Outage {
+            since: asked,
+            why,
+            was_reached: true,
+        }
+    }
+
+    /// Records that the source has given no answer to a question of that time, nor to any later one.
+    pub(crate) fn unanswered(&self, asked: Instant, why: String) -> Outage {
+        let mut state = self.0.lock();
         let (was_reached, known) = (state.answered.is_some(), state.outage.take());
         let since = known.map_or(asked, |outage| outage.since);
         let outage = Outage {
@@ -60,7 +84,7 @@ impl Availability {
             was_reached,
         };
         state.outage = Some(outage.clone());
-        Some(outage)
+        outage
     }
 
     /// The present outage, as far as was asked.
@@ -83,16 +107,28 @@ mod tests {
     fn an_outage_lasts_from_the_first_question_without_an_answer_to_the_next_answer() {
         let (source, first) = (Availability::default(), Instant::now());
         let fails = |why: &str| source.unanswered(Instant::now(), why.into());
-        let gone = source.unanswered(first, "gone".into());
-        assert!(!gone.expect("an outage").was_reached);
-        assert_eq!(fails("still gone").expect("an outage").since, first);
+        assert!(!source.unanswered(first, "gone".into()).was_reached);
+        assert_eq!(fails("still gone").since, first);
         assert_eq!(source.outage().expect("an outage").why, "still gone");
         source.answered();
         assert_eq!(source.outage(), None);
-        let late = source.unanswered(first, "one name takes long".into());
-        assert_eq!((late, source.outage()), (None, None));
-        let again = fails("gone again").expect("an outage");
+        let again = fails("gone again");
         assert!(again.was_reached && again.since > first);
+    }
+
+    #[test]
+    fn one_name_that_takes_long_is_no_outage_while_others_are_answered() {
+        let (source, asked) = (Availability::default(), Instant::now());
+        source.answered();
+        let late = |asked| source.unanswered_alone(asked, "late".into());
+        assert_eq!(
+            (late(asked).since, source.outage().is_some()),
+            (asked, true)
+        );
+        source.heard();
+        assert_eq!((late(asked).since, source.outage()), (asked, None));
+        late(Instant::now());
+        assert!(source.outage().is_some(), "nothing since it was asked");
     }
 
     #[test]

@@ -271,7 +271,7 @@ impl Remote {
                 let failure = match once().await {
                     Ok(answer) => {
                         self.took(began.elapsed());
-                        self.availability.answered();
+                        self.availability.heard();
                         return Ok(answer);
                     }
                     Err(failure) => failure,

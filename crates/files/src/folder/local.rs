@@ -409,6 +409,8 @@ impl LocalFolder {
                 path: text(&file.path),
             });
         }
+        // Its descriptor is the lowest that is free.
+        drop(name);
         let now = File::from(self.open_at(&file.path, OFlags::RDONLY | OFlags::NONBLOCK)?);
         let seen = look(&now).map_err(|errno| self.error(&file.path, errno))?;
         if self.version_of(&now, &seen) != file.version {

@@ -216,7 +216,7 @@ impl Remote {
         match failure {
             Some(failure) => {
                 let why = self.error("", failure.clone()).to_string();
-                self.availability.unanswered(asked, why)
+                Some(self.availability.unanswered_alone(asked, why))
             }
             None => {
                 self.availability.answered();
@@ -328,7 +328,7 @@ impl Remote {
             if let Ok(done) = tokio::time::timeout(LOOK_AGAIN, &mut work).await {
                 return done;
             }
-            let is_silent = !self.availability.answered_within(AWAY_WAIT);
+            let is_silent = !self.availability.heard_within(AWAY_WAIT);
             if is_silent && began.elapsed() >= AWAY_WAIT {
                 return Err(Failure::Late(AWAY_WAIT));
             }
@@ -370,11 +370,7 @@ impl Remote {
     /// True if the address has nothing at all.
     async fn is_empty(&self) -> Result<bool, Failure> {
         if self.is_web() {
-            // The files themselves are not asked for: there may be very many.
-            return Ok(match self.lists().await? {
-                Lists::Manifest(manifest) => manifest.list("").is_empty(),
-                Lists::Dav => self.dav("").await?.is_empty(),
-            });
+            return Ok(self.names_on_web("", NAMES_MAX).await?.is_empty());
         }
         let (listed, next) = self.page("", None).await?;
         Ok(next.is_none() && self.named("", &listed).next().is_none())
@@ -414,13 +410,7 @@ impl Remote {
             let before = names.len();
             for (name, meta) in self.named(folder, &listed) {
                 let stat = match meta {
-                    Some(meta) => match self.stat_of(meta) {
-                        Ok(stat) => stat,
-                        Err(failure) => {
-                            self.left_out(folder, name, &failure);
-                            continue;
-                        }
-                    },
+                    Some(meta) => self.stat_of(meta)?,
                     None if names.contains_key(name) => continue, // the file is on a page before
                     None => FOLDER,
                 };
@@ -467,12 +457,6 @@ impl Remote {
         });
         let page = page.await?;
         Ok((page.result, page.page_token.filter(|next| !next.is_empty())))
-    }
-
-    /// Tells of a name that is not shown.
-    fn left_out(&self, folder: &str, name: &str, failure: &Failure) {
-        let path = self.url(&below(folder, name));
-        tracing::debug!(%path, ?failure, "not shown");
     }
 
     /// Requests the content of a folder of a WebDAV server.
@@ -587,14 +571,7 @@ impl Remote {
             let path = below(folder, &name);
             let stat = match self.names.known(&path) {
                 Some(known) => known,
-                None => match self.ask_name(&path).await {
-                    // One file that cannot be had hides no other.
-                    Err(failure) if failure.is_clear() => {
-                        self.left_out(folder, &name, &failure);
-                        return Ok((name, None));
-                    }
-                    stat => stat?,
-                },
+                None => self.ask_name(&path).await?,
             };
             self.names.remember(&path, stat.clone());
             Ok::<_, Failure>((name, stat))

@@ -147,32 +147,6 @@ fn a_manifest_with_too_many_names_in_a_folder_is_not_listed() {
     assert_eq!(source.stat(b"f7").unwrap().size, 5);
 }
 
-/// Regression: one file that could not be had, or had no version, hid all others of its folder, and the whole mount.
-#[test]
-fn a_file_that_cannot_be_had_hides_no_other() {
-    let address = server(|request, stream| {
-        if request.path.ends_with("closed") {
-            return send(stream, "403 Forbidden", "", 0, b"");
-        }
-        if request.path.ends_with("bare") {
-            return send(stream, "200 OK", "", 5, b"");
-        }
-        let text = "a\t5\nbare\t5\nclosed\t5\nz\t5\n";
-        let length = if request.head { 5 } else { text.len() };
-        let text = if request.head { "" } else { text };
-        send(stream, "200 OK", FIRST, length, text.as_bytes());
-    });
-    let source = Source::parse(&format!("http://{address}/data")).unwrap();
-    check(&source);
-    let names: Vec<_> = source
-        .list_at_most(b"", 100)
-        .unwrap()
-        .into_iter()
-        .map(|(name, _)| name)
-        .collect();
-    assert_eq!(names, ["a", "z"].map(|name| name.as_bytes().to_vec()));
-}
-
 /// Regression: a second list that took longer than a server is waited for was cut, the first one given in its place, and the server said to be away.
 #[test]
 fn a_list_that_comes_page_by_page_is_whole_however_long_it_takes() {
