@@ -701,8 +701,8 @@ impl Planner {
             hears = waited >= Some(patience);
         }
         let late = waited >= Some(patience * (1 << view.tries().min(4)));
-        // Where nothing has opened again and again, no report makes the next one open: it has its time.
-        let hears = hears && !is_held_up(view.group);
+        // Where nothing has opened again and again, and known cuts keep the next one from it, no report is a reason for that.
+        let hears = hears && !(is_held_up(view.group) && view.is_hopeless());
         let stuck = hears && !watch.stuck.slots.is_empty();
         late || stuck || view.somebody_is_dead() || view.found_again() || view.narrow_serves()
     }

@@ -1,9 +1,9 @@
 //! The member that carries out the change to an epoch: it has to reach all others.
 
 use super::odd::coordinator_is_the_odd_one;
-use super::plan::{EpochSeat, View};
+use super::plan::{EpochSeat, View, takeover};
 use crate::change::sources;
-use crate::ids::{MemberId, MemberSlot};
+use crate::ids::{Epoch, MemberId, MemberSlot};
 use crate::map::Group;
 use crate::reach::{Cuts, apart};
 
@@ -79,6 +79,13 @@ fn is_at(group: &Group, slot: MemberSlot, member: MemberId) -> bool {
 }
 
 impl View<'_> {
+    /// True if another epoch, be it with another coordinator, would open no more than this one.
+    pub(super) fn is_hopeless(&self) -> bool {
+        let begun = self.group.last_open.epoch > Epoch(0);
+        let next = takeover(self).filter(|_| begun);
+        next.is_some_and(|new| !self.opens(&new.members, new.coordinator.index()))
+    }
+
     /// True if the coordinator of these members reaches all: else their epoch would not open, and what serves now would not.
     pub(super) fn opens(&self, members: &[Option<MemberId>], coordinator: usize) -> bool {
         let misses = |a: MemberId, b: MemberId| apart(self.silent, a.node, b.node);

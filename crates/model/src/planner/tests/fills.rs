@@ -322,3 +322,20 @@ fn planners_that_keep_who_cannot_be_filled_are_seen() {
         assert!(seen.is_err(), "{mutant:?}");
     }
 }
+
+/// Regression: a group that a cut kept from opening took a new epoch every 0.85 s for as long as it lasted.
+#[test]
+fn a_group_that_cannot_open_takes_few_epochs_and_opens_after_the_cut() {
+    let mut town = coded(5, "2+1", 1);
+    let held = nodes_of(&town, 1);
+    let cuts: Cuts = [pair(held[1], held[2])].into();
+    town.planner.see_cuts(cuts.clone());
+    town.change(&node_down(&town.map, held[0].0));
+    let seen = town.fill_with(&cuts, Duration::from_secs(30));
+    assert!(!town.map.groups[&GroupId(1)].open);
+    assert!(seen.epochs.len() <= 12, "{:?}", seen.epochs.len());
+    let healed = town.fill_with(&Cuts::new(), Duration::from_secs(20));
+    assert!(healed.stood_until < Duration::from_secs(1), "{healed:?}");
+    let group = &town.map.groups[&GroupId(1)];
+    assert!(group.open && group.listed().all(|(_, x)| x.complete));
+}
