@@ -35,35 +35,22 @@ pub(crate) struct Availability(Mutex<LastAnswer>);
 #[derive(Debug, Default)]
 struct LastAnswer {
     answered: Option<Instant>,
-    /// The last answer to a question that went to the source itself.
-    heard: Option<Instant>,
     outage: Option<Outage>,
 }
 
 impl Availability {
-    /// Records an answer, whatever it says.
+    /// Records an answer of the source itself, whatever it says.
     pub(crate) fn answered(&self) {
         let mut state = self.0.lock();
         state.answered = Some(Instant::now());
         state.outage = None;
     }
 
-    /// Records an answer that has just come from the source itself.
-    pub(crate) fn heard(&self) {
-        self.0.lock().heard = Some(Instant::now());
-        self.answered();
-    }
-
-    /// True if an answer came from the source itself within a time.
-    pub(crate) fn heard_within(&self, time: Duration) -> bool {
-        self.0.lock().heard.is_some_and(|at| at.elapsed() < time)
-    }
-
     /// Records that a question of that time has no answer, unless the source has answered others since: one name may take long. What it
     /// said of that name before counts as in an outage.
     pub(crate) fn unanswered_alone(&self, asked: Instant, why: String) -> Outage {
-        let heard = self.0.lock().heard;
-        if heard.is_none_or(|heard| heard <= asked) {
+        let answered = self.0.lock().answered;
+        if answered.is_none_or(|answered| answered <= asked) {
             return self.unanswered(asked, why);
         }
         Outage {
@@ -125,7 +112,7 @@ mod tests {
             (late(asked).since, source.outage().is_some()),
             (asked, true)
         );
-        source.heard();
+        source.answered();
         assert_eq!((late(asked).since, source.outage()), (asked, None));
         late(Instant::now());
         assert!(source.outage().is_some(), "nothing since it was asked");

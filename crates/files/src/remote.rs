@@ -167,14 +167,10 @@ impl Remote {
             self.get(path, file, from..end).await
         });
         let failure = match read.await {
-            Ok(read) => {
-                self.availability.answered();
-                return Ok(read);
-            }
+            Ok(read) => return Ok(read),
             Err(failure) => failure,
         };
         if failure.is_clear() {
-            self.availability.answered();
             self.names.forget(path);
             return Err(self.error(path, failure));
         }
@@ -271,11 +267,14 @@ impl Remote {
                 let failure = match once().await {
                     Ok(answer) => {
                         self.took(began.elapsed());
-                        self.availability.heard();
+                        self.availability.answered();
                         return Ok(answer);
                     }
                     Err(failure) => failure,
                 };
+                if failure.is_answer() {
+                    self.availability.answered();
+                }
                 if failure.is_refusal() && self.has_other_credentials(began).await {
                     continue;
                 }

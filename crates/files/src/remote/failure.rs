@@ -47,6 +47,20 @@ impl Failure {
         }
     }
 
+    /// The server itself has said so, and would again.
+    pub fn is_answer(&self) -> bool {
+        self.is_clear() && !matches!(self, Failure::Certificate(_))
+    }
+
+    /// It is about one name, of which there is something, and others may do well.
+    pub fn is_of_name(&self) -> bool {
+        match self {
+            Failure::Denied(_) | Failure::Unversioned => true,
+            Failure::Status(..) => self.is_clear(),
+            _ => false,
+        }
+    }
+
     /// Other credentials might do. To a question for a name only a bare 400 may be the answer, where they are too old.
     pub fn is_refusal(&self) -> bool {
         matches!(self, Failure::Denied(_) | Failure::Status(_, 400))

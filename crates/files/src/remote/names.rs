@@ -46,7 +46,7 @@ const MANIFEST: &str = "MANIFEST";
 /// The names of a source, and the origin of its lists.
 pub struct Names {
     known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
-    /// The time of the last question about a name that had no answer; `None` once one has.
+    /// The time of the last question that had no answer.
     unanswered: Mutex<Option<Instant>>,
     /// The lists that were shown, for outages.
     shown: StatCache,
@@ -145,14 +145,11 @@ impl Names {
     /// True if the server was asked just now. One caller at a time is to have it asked again.
     fn is_away(&self) -> bool {
         let mut unanswered = self.unanswered.lock();
-        match unanswered.as_mut() {
-            Some(at) if at.elapsed() < STAT_TTL => true,
-            Some(at) => {
-                *at = Instant::now();
-                false
-            }
-            None => false,
+        if unanswered.is_some_and(|at| at.elapsed() < STAT_TTL) {
+            return true;
         }
+        *unanswered = Some(Instant::now());
+        false
     }
 
     fn remember(&self, path: &str, stat: Option<Stat>) {
@@ -201,8 +198,10 @@ impl Remote {
             stat.ok_or(Failure::NotFound)
         };
         let asked = Instant::now();
-        let within = last.as_ref().map_or(TOTAL * 2, |_| AWAY_WAIT);
-        let answer = driver::block(work, within).unwrap_or_else(|why| Err(Failure::Other(why)));
+        let shortly = last
+            .as_ref()
+            .is_some_and(|(at, _)| at.elapsed() < ANSWER_AGE_MAX);
+        let answer = self.ask(work, shortly);
         match self.judge(asked, &answer).as_ref().and_then(admitted) {
             Some(last) => Ok(last),
             None => answer.map_err(|failure| self.error(&path, failure)),
@@ -211,18 +210,13 @@ impl Remote {
 
     /// The server's outage, if that is why there is no clear answer to a question.
     pub(super) fn judge<T>(&self, asked: Instant, answer: &Result<T, Failure>) -> Option<Outage> {
-        let failure = answer.as_ref().err().filter(|failure| !failure.is_clear());
-        *self.names.unanswered.lock() = failure.map(|_| Instant::now());
-        match failure {
-            Some(failure) => {
-                let why = self.error("", failure.clone()).to_string();
-                Some(self.availability.unanswered_alone(asked, why))
-            }
-            None => {
-                self.availability.answered();
-                None
-            }
-        }
+        let failure = answer
+            .as_ref()
+            .err()
+            .filter(|failure| !failure.is_clear())?;
+        *self.names.unanswered.lock() = Some(Instant::now());
+        let why = self.error("", failure.clone()).to_string();
+        Some(self.availability.unanswered_alone(asked, why))
     }
 
     /// See [`crate::Source::probe`].
@@ -292,15 +286,8 @@ impl Remote {
         let asked = Instant::now();
         let shortly = self.names.shown.has_list(path.as_bytes());
         let (me, folder) = (self.clone(), path.clone());
-        let work = async move {
-            let names = me.names_in(&folder, most);
-            match shortly {
-                true => me.while_it_answers(names).await,
-                false => names.await,
-            }
-        };
-        let answer = driver::block(work, TOTAL * 2);
-        let answer = answer.unwrap_or_else(|why| Err(Failure::Other(why)));
+        let work = async move { me.names_in(&folder, most).await };
+        let answer = self.ask(work, shortly);
         if let Some(known) = self.judge(asked, &answer).as_ref().and_then(last) {
             return Ok(known.into_iter());
         }
@@ -317,21 +304,49 @@ impl Remote {
         Ok(names.into_iter())
     }
 
-    /// Gives up what takes many questions once the server has answered nothing for a while, whoever asked.
+    /// The answer to a question that may take many of the server. One that has an earlier answer waits `shortly`: while the server
+    /// answers anything.
+    fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+        shortly: bool,
+    ) -> Result<T, Failure> {
+        let me = self.clone();
+        let work = async move {
+            match shortly {
+                true => me.while_it_answers(work).await,
+                false => work.await,
+            }
+        };
+        let answer = driver::block(work, TOTAL * 2);
+        answer.unwrap_or_else(|why| Err(Failure::Other(why)))
+    }
+
+    /// Gives up once the server has answered nothing for a while, whoever asked. One answer may take longer: before that, a sign of life
+    /// is asked for.
     async fn while_it_answers<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {
         let began = Instant::now();
-        let mut work = std::pin::pin!(work);
-        loop {
-            if let Ok(done) = tokio::time::timeout(LOOK_AGAIN, &mut work).await {
-                return done;
+        let silent_for = |time| !self.availability.answered_within(time) && began.elapsed() >= time;
+        let silence = async {
+            while !silent_for(AWAY_WAIT) {
+                tokio::time::sleep(LOOK_AGAIN).await;
             }
-            let is_silent = !self.availability.heard_within(AWAY_WAIT);
-            if is_silent && began.elapsed() >= AWAY_WAIT {
-                return Err(Failure::Late(AWAY_WAIT));
+        };
+        let signs = async {
+            loop {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                if silent_for(AWAY_WAIT / 2) {
+                    let _ = self.sign_of_life().await; // it is noted as one
+                }
             }
+        };
+        tokio::select! {
+            done = work => done,
+            () = silence => Err(Failure::Late(AWAY_WAIT)),
+            () = signs => unreachable!("it ends with the others"),
         }
     }
 
