@@ -27,6 +27,10 @@ const WAITS_FOR_STREAMS: Duration = Duration::from_secs(1);
 const WAITS_FOR_THE_PASS: Duration = Duration::from_secs(1);
 /// Most parts at hand that wait for other members' (m > 1); what is beyond is asked for again.
 const PARTS_MAX: usize = 16 << 10;
+/// A source that has been asked for so long and gave nothing is asked after the others: a link to it may be cut.
+const UNANSWERED_MIN: Duration = Duration::from_secs(1);
+/// After so long it is asked in its turn again.
+const UNANSWERED_MAX: Duration = Duration::from_secs(10);
 
 /// The course of one fill: a member lacked pages and fetched them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +58,8 @@ pub(crate) struct Backfill {
     next: u32,
     /// The number of requests that were repeated: turns to other sources.
     turns: u32,
+    /// Since when each member was asked that has given nothing since.
+    unanswered: BTreeMap<MemberSlot, Time>,
     /// The time at which the maker of the pass last sent a page; at first, the beginning of the wait.
     pass_seen: Option<Time>,
     recipes: Recipes,
@@ -68,6 +74,21 @@ impl Backfill {
         self.gathered.clear();
         self.next = 0;
         self.pass_seen = None;
+        self.unanswered.clear();
+    }
+
+    fn asked(&mut self, now: Time, slot: MemberSlot) {
+        let since = self.unanswered.entry(slot).or_insert(now);
+        if now.since(*since) >= UNANSWERED_MAX {
+            *since = now;
+        }
+    }
+
+    /// True for a member that others are asked before.
+    fn is_late(&self, now: Time, slot: MemberSlot) -> bool {
+        let since = self.unanswered.get(&slot);
+        let waited = since.map_or(Duration::ZERO, |since| now.since(*since));
+        (UNANSWERED_MIN..UNANSWERED_MAX).contains(&waited)
     }
 
     /// Somebody waits for this page: who has it is asked soon, even where nothing is fetched unasked.
@@ -116,15 +137,15 @@ impl MemberState {
         let needed = |p: u32| !table.is_here(p) && !table.is_waiting(p);
         let void = |page: u32, count: u32| !(page..page + count).any(needed);
         let of = SourceCounts {
-            sweep: self.sources(false).len(),
-            urgent: self.sources(true).len(),
+            sweep: self.sources(ctx.now, false).len(),
+            urgent: self.sources(ctx.now, true).len(),
         };
         let due = self.backfill.requests.due(ctx.now, of, void);
         if !due.is_empty() {
             self.backfill.turns = self.backfill.turns.wrapping_add(1);
         }
         for due in due {
-            let sources = self.sources(due.urgent);
+            let sources = self.sources(ctx.now, due.urgent);
             self.send_get(ctx, due.page, due.count, due.urgent, &sources, out);
         }
     }
@@ -161,7 +182,7 @@ impl MemberState {
             let Some((page, count)) = self.next_run(most) else {
                 break;
             };
-            let sources = self.sources(false);
+            let sources = self.sources(ctx.now, false);
             let (now, of) = (ctx.now, sources.len());
             let budget = &ctx.options.backfill_budget;
             if !self.backfill.requests.sweep(now, page, count, of, budget) {
@@ -255,7 +276,7 @@ impl MemberState {
             if count == 0 {
                 continue;
             }
-            let sources = self.sources(false);
+            let sources = self.sources(ctx.now, false);
             self.backfill
                 .requests
                 .demand(ctx.now, first, count, sources.len());
@@ -267,19 +288,20 @@ impl MemberState {
     }
 
     fn send_get(
-        &self,
+        &mut self,
         ctx: &Ctx<'_>,
         page: u32,
         count: u32,
         urgent: bool,
-        sources: &[MemberId],
+        sources: &[(MemberSlot, MemberId)],
         out: &mut Effects,
     ) {
         let held: Vec<Label> = match &self.old {
             Some(old) => (page..page + count).map(|p| old.label(p, 0)).collect(),
             None => vec![],
         };
-        for source in sources {
+        for (slot, source) in sources {
+            self.backfill.asked(ctx.now, *slot);
             let message = GroupMessage::Get {
                 page,
                 count,
@@ -291,13 +313,14 @@ impl MemberState {
     }
 
     // m = 1: one member, the data bucket first. m > 1: m members, data buckets first; or all, since any m
-    // whose labels agree will do. After each request without an answer, others. A twin: its original alone.
-    fn sources(&self, all: bool) -> Vec<MemberId> {
-        let mut members: Vec<MemberId> = self
+    // whose labels agree will do. After each request without an answer, others, and those that gave nothing of late last. A twin: its
+    // original alone.
+    fn sources(&self, now: Time, all: bool) -> Vec<(MemberSlot, MemberId)> {
+        let mut members: Vec<(MemberSlot, MemberId)> = self
             .view
             .listed()
             .filter(|(slot, x)| *slot != self.slot && x.complete && self.may_give(*slot))
-            .map(|(_, x)| x.id)
+            .map(|(slot, x)| (slot, x.id))
             .collect();
         let m = self.shape().m;
         if members.is_empty() || (all && m > 1) {
@@ -305,6 +328,7 @@ impl MemberState {
         }
         let turns = self.backfill.turns as usize % members.len();
         members.rotate_left(turns);
+        members.sort_by_key(|(slot, _)| self.backfill.is_late(now, *slot));
         members.truncate(m);
         members
     }
@@ -331,6 +355,7 @@ impl MemberState {
         let Some((first, last)) = ends.filter(|_| giver && in_order) else {
             return;
         };
+        self.backfill.unanswered.remove(&from);
         // What was not asked for, or is not any more, is of no use.
         let Some((page, count, of)) = self.backfill.requests.answered_by(first.page, last.page)
         else {
