@@ -1,5 +1,6 @@
 //! `staves files`: datasets, what of them is in memory, and bringing them there.
 
+mod below;
 mod held;
 mod preload;
 mod show;
@@ -11,11 +12,12 @@ use anyhow::Context;
 use clap::Subcommand;
 use clap::builder::NonEmptyStringValueParser;
 use serde_json::json;
-use staves_client::{Dataset, Kind, OpenFile, SourceError, Stat};
+use staves_client::{Dataset, SourceError};
 use staves_model::{Change, ClusterMap, Pin, Pool};
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
+use self::below::{FoundBelow, FoundFile, files_below};
 use crate::confirm::confirmed;
 use crate::pool::{goes_on, in_use};
 use staves_cli_common::cluster::Cluster;
@@ -23,9 +25,6 @@ use staves_cli_common::codes::Own;
 use staves_cli_common::failure::{Failure, failed, no_source};
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count, table};
-
-/// Folders within folders that are followed.
-const DEPTH_MAX: usize = 64;
 
 #[derive(Subcommand, Debug)]
 pub enum Files {
@@ -274,81 +273,6 @@ fn aside<T: Send + 'static>(
         .spawn(move || drop(done.send(ask())))
         .context("cannot start a thread")?;
     Ok(come)
-}
-
-/// A file that was found.
-struct FoundFile {
-    file: OpenFile,
-    /// It changed just then, so that nodes do not keep it yet.
-    fresh: bool,
-}
-
-impl FoundFile {
-    fn path(&self) -> String {
-        String::from_utf8_lossy(&self.file.version().path).into_owned()
-    }
-}
-
-/// All files below some paths of a dataset, opened. A folder's files are opened as its list has them: looked at one by one, many
-/// would take longer than anybody waits.
-fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<Vec<FoundFile>> {
-    let source = source_of(data);
-    let mut found = FilesBelow {
-        data,
-        files: Vec::new(),
-        folders: Vec::new(),
-    };
-    let root = [String::new()];
-    let paths = if paths.is_empty() { &root[..] } else { paths };
-    for path in paths {
-        let path = within(below_source(&source, path))?;
-        let stat = data.stat(&path).map_err(no_source)?;
-        // Links are shown, never followed; that one was asked for by its name must be said.
-        if let Kind::Link(to) = &stat.kind {
-            let text = format!(
-                "{} is a link to {}: give the path of what it leads to, if that is in the dataset",
-                String::from_utf8_lossy(&path),
-                String::from_utf8_lossy(to)
-            );
-            return Err(Failure::Own(Own::Usage, text).into());
-        }
-        found.add(path, &stat, 0);
-    }
-    while let Some((path, depth)) = found.folders.pop() {
-        for (name, stat) in data.list(&path).map_err(no_source)? {
-            let below = match path.is_empty() {
-                true => name,
-                false => [&path[..], b"/", &name].concat(),
-            };
-            found.add(below, &stat, depth + 1);
-        }
-    }
-    let mut files = found.files;
-    files.sort_by(|a, b| a.file.version().path.cmp(&b.file.version().path));
-    // A folder and a file in it may both have been given.
-    files.dedup_by(|a, b| a.file.version().path == b.file.version().path);
-    Ok(files)
-}
-
-struct FilesBelow<'a> {
-    data: &'a Dataset,
-    files: Vec<FoundFile>,
-    /// Folders to be listed, with how deep they lie.
-    folders: Vec<(Vec<u8>, usize)>,
-}
-
-impl FilesBelow<'_> {
-    fn add(&mut self, path: Vec<u8>, stat: &Stat, depth: usize) {
-        match stat.kind {
-            Kind::File { fresh, .. } => {
-                let file = self.data.file(&path, stat);
-                self.files
-                    .extend(file.map(|file| FoundFile { file, fresh }));
-            }
-            Kind::Folder if depth < DEPTH_MAX => self.folders.push((path, depth)),
-            Kind::Folder | Kind::Link(_) => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -289,7 +289,7 @@ impl Dataset {
             Some(file) => Ok((file, stat)),
             None => Err(SourceError::Denied {
                 path: String::from_utf8_lossy(path).into_owned(),
-                reason: "it is no file".into(),
+                reason: "it is no file, or its source refused it when it was listed".into(),
             }),
         }
     }

@@ -92,7 +92,7 @@ impl NameWalk {
             let goes_on = match stat.kind {
                 Kind::File { version, .. } => self.file(path, stat.size, version),
                 Kind::Folder => depth == 0 || self.below(path, depth - 1),
-                Kind::Link(_) => true,
+                Kind::Link(_) | Kind::Unreadable => true,
             };
             if !goes_on {
                 return false;

@@ -73,6 +73,8 @@ pub enum Kind {
     Folder,
     /// A symbolic link, and its target.
     Link(Vec<u8>),
+    /// A name of which a list knows no more: the source refuses the rest, or has no version of it. An open says why.
+    Unreadable,
 }
 
 /// The attributes of an entry.
@@ -92,6 +94,19 @@ pub struct Stat {
     pub links: u32,
     /// True if a file takes less than its bytes at its source: it has holes.
     pub has_holes: bool,
+}
+
+impl Stat {
+    /// The entry of a list for a name of which no more is known.
+    pub(crate) const UNREADABLE: Stat = Stat {
+        kind: Kind::Unreadable,
+        size: 0,
+        modified: (0, 0),
+        executable: false,
+        for_all: false,
+        links: 1,
+        has_holes: false,
+    };
 }
 
 /// The next thing to look for in a file.

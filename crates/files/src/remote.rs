@@ -410,7 +410,7 @@ fn strong(etag: &str) -> Option<String> {
 fn is_still(stat: &Stat, file: &FileVersion) -> bool {
     let version = match &stat.kind {
         Kind::File { version, .. } => version,
-        Kind::Folder | Kind::Link(_) => return false,
+        Kind::Folder | Kind::Link(_) | Kind::Unreadable => return false,
     };
     *version == file.version && stat.size == file.size
 }

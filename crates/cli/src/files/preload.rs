@@ -46,11 +46,12 @@ pub fn run(
     out: Format,
 ) -> anyhow::Result<()> {
     let data = open(session, name)?;
-    let files = files_below(&data, paths)?;
+    let found = files_below(&data, paths)?;
+    let (files, refused) = (&found.files, found.refused());
     let total: u64 = files.iter().map(|found| found.file.size()).sum();
     if pinned {
-        session.runtime.block_on(all_may_be_kept(&data, &files))?;
-        pin(session, &files)?;
+        session.runtime.block_on(all_may_be_kept(&data, files))?;
+        pin(session, files)?;
     }
     let mut interrupt = {
         let _within = session.runtime.enter();
@@ -60,25 +61,25 @@ pub fn run(
     let began = Instant::now();
     let brought = session.runtime.block_on(async {
         tokio::select! {
-            held = bring(session, &data, &files, &mut teller) => held.map(Some),
+            held = bring(session, &data, files, &mut teller) => held.map(Some),
             _ = interrupt.recv() => Ok(None),
         }
     });
     teller.end();
     let (held, interrupted) = match brought? {
         Some(held) => (held, false),
-        None => (there_now(session, &data, &files, &mut interrupt)?, true),
+        None => (there_now(session, &data, files, &mut interrupt)?, true),
     };
     let seconds = began.elapsed().as_secs_f64();
     let here: u64 = files.iter().map(|found| held.here(&found.file)).sum();
-    let result = match (interrupted, here == total) {
+    let result = match (interrupted, here == total && refused.is_none()) {
         (true, _) => "interrupted",
         (false, true) => "loaded",
         (false, false) => "partly",
     };
     let answer = json!({
         "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
-        "pinned": pinned, "result": result,
+        "pinned": pinned, "unreadable_files": found.unreadable.len(), "result": result,
     });
     let mut in_memory = format!(
         "{} of {} are in memory ({}), {} are not",
@@ -106,12 +107,13 @@ pub fn run(
         return Err(Failure::Own(Own::Interrupted, text).into());
     }
     if here == total {
-        return Ok(());
+        return refused.map_or(Ok(()), |text| Err(Failure::Own(Own::Failed, text).into()));
     }
     let lacking = files.iter().filter(|found| held.lacks(&found.file));
-    let why = session
+    let mut why = session
         .runtime
         .block_on(why(&data, lacking.collect(), &held));
+    why.extend(refused);
     let text = format!("{in_memory}: {}", why.join("; "));
     Err(Failure::Own(Own::Failed, text).into())
 }

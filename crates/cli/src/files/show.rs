@@ -14,7 +14,7 @@ use tokio::time::timeout_at;
 use super::held::{ResidentBlocks, held, name_of, percent};
 use crate::mount::host;
 
-use super::{FoundFile, aside, files_below, known, late, open_by, pins, source_of};
+use super::{FoundBelow, FoundFile, aside, files_below, known, late, open_by, pins, source_of};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Code;
 use staves_cli_common::failure::{self, Failure};
@@ -28,15 +28,16 @@ const LOOK: Duration = Duration::from_millis(500);
 pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Result<()> {
     not_away_here(session, name)?;
     let listed = listed(session, name);
-    let (data, files) = listed.map_err(|error| with_outage(session, name, error))?;
+    let (data, found) = listed.map_err(|error| with_outage(session, name, error))?;
+    let files = &found.files;
     let (pool, map) = data.pool();
     let until = Instant::now() + session.left() * 4 / 5;
-    let held = held(&session.client, &map, pool, &files, until);
+    let held = held(&session.client, &map, pool, files, until);
     let held = session.runtime.block_on(held);
     let pinned = pins(known(&map, name)?, name);
-    let shown = DatasetSums::of(&data, &map, &files, &held, &pinned);
+    let shown = DatasetSums::of(&data, &map, files, &held, &pinned);
     let mut answer = shown.as_json(&map, each);
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = found.refused().into_iter().collect();
     if !held.silent.is_empty() {
         warnings.push(held.silence(&map));
     }
@@ -74,7 +75,7 @@ fn not_away_here(session: &Cluster, name: &str) -> anyhow::Result<()> {
 }
 
 /// The files that the source has now. Most of the time is for it: a source that is silent is to be explained.
-fn listed(session: &Cluster, name: &str) -> anyhow::Result<(Dataset, Vec<FoundFile>)> {
+fn listed(session: &Cluster, name: &str) -> anyhow::Result<(Dataset, FoundBelow)> {
     let until = Instant::now() + session.left() * 4 / 5;
     let data = open_by(session, name, until)?;
     let asked = data.clone();

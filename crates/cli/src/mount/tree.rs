@@ -38,12 +38,14 @@ impl Tree {
 
 /// The attributes that a mount shows, of those of a source.
 fn shown(data: &Dataset, path: &[u8], stat: staves_client::Stat) -> Stat {
-    let fresh = matches!(stat.kind, staves_client::Kind::File { fresh: true, .. });
+    let unreadable = stat.kind == staves_client::Kind::Unreadable;
+    let fresh = unreadable || matches!(stat.kind, staves_client::Kind::File { fresh: true, .. });
     let (kind, version) = match stat.kind {
         staves_client::Kind::Folder => (Kind::Folder, Version([0; 2])),
         staves_client::Kind::Link(to) => {
             (Kind::Link(OsString::from_vec(to).into()), Version([0; 2]))
         }
+        staves_client::Kind::Unreadable => (Kind::File, Version([0; 2])),
         staves_client::Kind::File { version, .. } => {
             let id = data.version(path, stat.size, version).id();
             (Kind::File, Version([id.high, id.low]))
@@ -53,6 +55,7 @@ fn shown(data: &Dataset, path: &[u8], stat: staves_client::Stat) -> Stat {
     let since = Duration::new(secs.max(0) as u64, nanos);
     Stat {
         mode: match kind {
+            Kind::File if unreadable => 0,
             Kind::File if !stat.executable => 0o444,
             _ => 0o555,
         } & if stat.for_all { 0o777 } else { 0o700 },

@@ -261,15 +261,7 @@ impl LocalFolder {
             if name == b"." || name == b".." {
                 continue;
             }
-            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let Ok(at) = rustix::fs::openat(&folder, name, flags, Mode::empty()) else {
-                continue;
-            };
-            let device = crossing::device(&at);
-            if device != device_here && device.as_deref().is_some_and(crossing::is_ours) {
-                continue;
-            }
-            let Ok(stat) = self.stat_of(&at, name) else {
+            let Some(stat) = self.listed(&folder, device_here.as_deref(), name) else {
                 continue;
             };
             if names == names_max {
@@ -285,6 +277,21 @@ impl LocalFolder {
             each(name, stat);
         }
         Ok(())
+    }
+
+    /// The attributes of a name in a folder's list. `None`: it is not in it.
+    fn listed(&self, folder: &OwnedFd, device_here: Option<&str>, name: &[u8]) -> Option<Stat> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let at = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
+            Ok(at) => at,
+            Err(Errno::ACCESS | Errno::PERM) => return Some(Stat::UNREADABLE),
+            Err(_) => return None,
+        };
+        let device = crossing::device(&at);
+        if device.as_deref() != device_here && device.as_deref().is_some_and(crossing::is_ours) {
+            return None;
+        }
+        self.stat_of(&at, name).ok()
     }
 
     /// See [`crate::Source::read`]. The file's version is looked at before and after.

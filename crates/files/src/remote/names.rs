@@ -425,13 +425,12 @@ impl Remote {
             let before = names.len();
             for (name, meta) in self.named(folder, &listed) {
                 let stat = match meta {
-                    Some(meta) => self.stat_of(meta)?,
+                    Some(meta) => self.stat_of(meta).map(Some),
                     None if names.contains_key(name) => continue, // the file is on a page before
-                    None => FOLDER,
+                    None => Ok(Some(FOLDER)),
                 };
-                self.names
-                    .remember(&below(folder, name), Some(stat.clone()));
-                names.insert(name.to_owned(), stat);
+                let stat = self.noted(&below(folder, name), stat)?;
+                names.extend(stat.map(|stat| (name.to_owned(), stat)));
             }
             if names.len() > most {
                 return Err(too_many(most));
@@ -450,6 +449,26 @@ impl Remote {
                 Some(next) => from = Some(next),
                 None => return Ok(names),
             }
+        }
+    }
+
+    /// Remembers what a name in a list is. A list has those that the server refuses, too: programs that mirror delete what they do not
+    /// see.
+    fn noted(
+        &self,
+        path: &str,
+        seen: Result<Option<Stat>, Failure>,
+    ) -> Result<Option<Stat>, Failure> {
+        match seen {
+            Ok(stat) => {
+                self.names.remember(path, stat.clone());
+                Ok(stat)
+            }
+            Err(failure) if failure.is_of_name() => {
+                self.names.forget(path);
+                Ok(Some(Stat::UNREADABLE))
+            }
+            Err(failure) => Err(failure),
         }
     }
 
@@ -586,9 +605,8 @@ impl Remote {
             let path = below(folder, &name);
             let stat = match self.names.known(&path) {
                 Some(known) => known,
-                None => self.ask_name(&path).await?,
+                None => self.noted(&path, self.ask_name(&path).await)?,
             };
-            self.names.remember(&path, stat.clone());
             Ok::<_, Failure>((name, stat))
         });
         let mut asked = futures_util::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);

@@ -1,8 +1,11 @@
 //! Servers that have more names than anybody holds in memory.
 
+use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use staves_files::{Kind, Source, SourceError};
 
@@ -43,22 +46,33 @@ fn page(from: usize, names: usize) -> String {
     format!("<ListBucketResult>{objects}{folder}</ListBucketResult>")
 }
 
-/// A bucket with so many objects; how many pages of it were asked for.
-fn bucket(names: usize) -> (Source, Arc<AtomicUsize>) {
-    let pages = Arc::new(AtomicUsize::new(0));
-    let asked = pages.clone();
+/// A bucket whose lists are these texts.
+fn bucket_of(list: impl Fn(&Request) -> String + Send + Sync + 'static) -> Source {
     let address = server(move |request, stream| {
         if request.head {
             return send(stream, "200 OK", FIRST, 5, b"");
         }
-        asked.fetch_add(1, Ordering::SeqCst);
-        let token = request.path.split_once("continuation-token=");
-        let token = token.map(|(_, rest)| rest.split('&').next().unwrap_or_default());
-        let from = token.map_or(0, |token| token.parse().expect("a number"));
-        let page = page(from, names);
-        send(stream, "200 OK", "", page.len(), page.as_bytes());
+        let list = list(request);
+        send(stream, "200 OK", "", list.len(), list.as_bytes());
     });
-    let source = Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap();
+    Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap()
+}
+
+/// The number that a page's first name has.
+fn from(request: &Request) -> usize {
+    let token = request.path.split_once("continuation-token=");
+    let token = token.map(|(_, rest)| rest.split('&').next().unwrap_or_default());
+    token.map_or(0, |token| token.parse().expect("a number"))
+}
+
+/// A bucket with so many objects; how many pages of it were asked for.
+fn bucket(names: usize) -> (Source, Arc<AtomicUsize>) {
+    let pages = Arc::new(AtomicUsize::new(0));
+    let asked = pages.clone();
+    let source = bucket_of(move |request| {
+        asked.fetch_add(1, Ordering::SeqCst);
+        page(from(request), names)
+    });
     (source, pages)
 }
 
@@ -152,26 +166,45 @@ fn a_manifest_with_too_many_names_in_a_folder_is_not_listed() {
 fn a_list_that_comes_page_by_page_is_whole_however_long_it_takes() {
     let slow = Arc::new(AtomicUsize::new(0));
     let pause = slow.clone();
+    let source = bucket_of(move |request| {
+        let pause = pause.load(Ordering::SeqCst) as u64;
+        std::thread::sleep(Duration::from_millis(pause));
+        page(from(request), 4500)
+    });
+    assert_eq!(source.list(b"").unwrap().len(), 4501);
+    slow.store(1700, Ordering::SeqCst);
+    let began = Instant::now();
+    assert_eq!(source.list(b"").unwrap().len(), 4501);
+    assert!(began.elapsed().as_secs() >= 8, "five pages");
+    assert!(source.outage().is_none(), "it has answered all the time");
+}
+
+/// Regression: the same for a list in one answer, as WebDAV servers give it, while they answer others.
+#[test]
+fn a_list_that_comes_slowly_in_one_answer_is_waited_for_while_others_are_answered() {
+    let slow = Arc::new(AtomicBool::new(false));
+    let is_slow = slow.clone();
     let address = server(move |request, stream| {
         if request.head {
             return send(stream, "200 OK", FIRST, 5, b"");
         }
-        std::thread::sleep(std::time::Duration::from_millis(
-            pause.load(Ordering::SeqCst) as u64,
-        ));
-        let token = request.path.split_once("continuation-token=");
-        let token = token.map(|(_, rest)| rest.split('&').next().unwrap_or_default());
-        let from = token.map_or(0, |token| token.parse().expect("a number"));
-        let page = page(from, 4500);
-        send(stream, "200 OK", "", page.len(), page.as_bytes());
+        let page = page(0, 20);
+        if !is_slow.load(Ordering::SeqCst) {
+            return send(stream, "200 OK", "", page.len(), page.as_bytes());
+        }
+        send(stream, "200 OK", "", page.len(), b"");
+        for part in page.as_bytes().chunks(page.len() / 9) {
+            std::thread::sleep(Duration::from_secs(1));
+            let _ = stream.write_all(part);
+        }
     });
     let source = Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap();
-    assert_eq!(source.list(b"").unwrap().len(), 4501);
-    slow.store(1700, Ordering::SeqCst);
-    let began = std::time::Instant::now();
-    assert_eq!(source.list(b"").unwrap().len(), 4501);
-    assert!(began.elapsed().as_secs() >= 8, "five pages");
-    assert!(source.outage().is_none(), "it has answered all the time");
+    assert_eq!(source.list(b"").unwrap().len(), 21);
+    slow.store(true, Ordering::SeqCst);
+    let began = Instant::now();
+    assert_eq!(source.list(b"").unwrap().len(), 21);
+    assert!(began.elapsed().as_secs() >= 8, "it was waited for");
+    assert!(source.outage().is_none(), "it answers others");
 }
 
 /// A store that says for ever that there is more is not asked for ever.
@@ -179,18 +212,53 @@ fn a_list_that_comes_page_by_page_is_whole_however_long_it_takes() {
 fn a_list_that_does_not_go_on_ends() {
     let pages = Arc::new(AtomicUsize::new(0));
     let asked = pages.clone();
-    let address = server(move |request, stream| {
-        if request.head {
-            return send(stream, "200 OK", FIRST, 5, b"");
-        }
+    let source = bucket_of(move |_| {
         asked.fetch_add(1, Ordering::SeqCst);
-        let page =
-            "<ListBucketResult><NextContinuationToken>1</NextContinuationToken></ListBucketResult>";
-        send(stream, "200 OK", "", page.len(), page.as_bytes());
+        "<ListBucketResult><NextContinuationToken>1</NextContinuationToken></ListBucketResult>"
+            .to_owned()
     });
-    let source = Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap();
     let error = source.list(b"").map(drop).unwrap_err().to_string();
     assert!(error.contains("for ever"), "{error}");
     let pages = pages.load(Ordering::SeqCst);
     assert!(pages <= 3, "{pages} pages");
+}
+
+/// Regression: one file that the server refuses, or of which it tells no version, hid its whole folder.
+#[test]
+fn files_that_cannot_be_read_are_in_the_list_of_their_folder() {
+    let address = server(|request, stream| match (&*request.path, request.head) {
+        ("/data/closed", true) => send(stream, "403 Forbidden", "", 0, b""),
+        ("/data/odd", true) => send(stream, "400 Bad Request", "", 0, b""),
+        (_, true) => send(stream, "200 OK", FIRST, 5, b""),
+        (_, false) => send(stream, "200 OK", FIRST, 19, b"closed\nodd\nopen\nz/y"),
+    });
+    let source = Source::parse(&format!("http://{address}/data")).unwrap();
+    let kinds: BTreeMap<_, _> = source.list(b"").unwrap().into_iter().collect();
+    let kind = |name: &str| &kinds[name.as_bytes()].kind;
+    assert_eq!(kinds.len(), 4);
+    assert_eq!([kind("closed"), kind("odd")], [&Kind::Unreadable; 2]);
+    assert!(matches!(kind("open"), Kind::File { .. }));
+    assert_eq!(kind("z"), &Kind::Folder);
+    let error = source.stat(b"closed").unwrap_err();
+    assert!(matches!(error, SourceError::Denied { .. }), "{error:?}");
+    assert!(source.outage().is_none());
+}
+
+/// Regression: a server that was away counted as there again whenever a list was made of a manifest on this machine.
+#[test]
+fn a_manifest_on_this_machine_is_no_sign_of_its_server() {
+    let manifest = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(manifest.path(), "f\t5\t\"one\"\n").unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap();
+    drop(nobody);
+    let text = format!(
+        "http://{address}/data#manifest={}",
+        manifest.path().display()
+    );
+    let source = Source::parse(&text).unwrap();
+    assert!(source.stat(b"f").is_err(), "the file itself is asked");
+    assert!(source.outage().is_some());
+    assert_eq!(source.list(b"").map(|names| names.len()), Ok(1));
+    assert!(source.outage().is_some(), "nobody has answered");
 }
