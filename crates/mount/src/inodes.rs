@@ -123,8 +123,19 @@ impl Inodes {
         })
     }
 
-    /// Counts one more look-up of an entry by the kernel. None if the table is full.
+    /// Counts one more look-up of an entry by the kernel, which is the newest of its path from then on. None if the table is full.
     pub fn tell(&mut self, path: &Path, stat: &Stat) -> Option<Found> {
+        let number = self.tell_aside(path, stat)?;
+        let path = self.by_number[&number].path.clone();
+        let replaced = self.newest.insert(path, number).filter(|&n| n != number);
+        if let Some(old) = replaced.and_then(|n| self.by_number.get_mut(&n)) {
+            old.stale = true;
+        }
+        Some(Found { number, replaced })
+    }
+
+    /// Counts one more look-up of an entry by the kernel, beside the newest of its path. None if the table is full.
+    pub fn tell_aside(&mut self, path: &Path, stat: &Stat) -> Option<u64> {
         let version = (stat.kind != Kind::Folder).then_some(stat.version);
         let number = self.number(path, version);
         let full = self.by_number.len() >= self.limit.saturating_mul(2);
@@ -140,12 +151,7 @@ impl Inodes {
                 self.count_in(path);
             }
         }
-        let path = self.by_number[&number].path.clone();
-        let replaced = self.newest.insert(path, number).filter(|&n| n != number);
-        if let Some(old) = replaced.and_then(|n| self.by_number.get_mut(&n)) {
-            old.stale = true;
-        }
-        Some(Found { number, replaced })
+        Some(number)
     }
 
     /// The number of an entry that is shown without a look-up.

@@ -103,24 +103,34 @@ impl<S: Files> Serve<S> {
         if !surplus.is_empty() {
             self.outdated.push(Outdated::Names(surplus));
         }
-        let Some(found) = found else {
-            let text = "more files are in use than Options::inodes_max allows twice over".into();
-            return Err(self.errno(path, &FileError::Io(text), Errno::ENFILE));
-        };
+        let found = found.ok_or_else(|| self.full(path))?;
         if let Some(old) = found.replaced {
             self.drop_version(old);
         }
         Ok(self.attr(found.number, stat))
     }
 
-    /// Counts an entry of a listing as looked up; the listing may have been made some time ago.
+    fn full(&self, path: &Path) -> Errno {
+        let text = "more files are in use than Options::inodes_max allows twice over".into();
+        self.errno(path, &FileError::Io(text), Errno::ENFILE)
+    }
+
+    /// Counts an entry of a listing as looked up; the listing may have been made some time ago. One that is there and cannot be looked at
+    /// now is shown as the listing has it: whoever has it open reads on.
     pub fn tell_listed(&self, path: &Path, stat: &Stat) -> Result<FileAttr, Errno> {
         if !self.inodes.lock().is_news(path, stat) {
             return self.tell(path, stat);
         }
         match self.files.stat(path) {
             Ok(stat) => self.tell(path, &stat),
-            Err(error) => Err(self.fail(path, &error)),
+            Err(FileError::NotFound) => Err(Errno::ENOENT),
+            Err(error) => {
+                self.fail(path, &error);
+                let number = self.inodes.lock().tell_aside(path, stat);
+                number
+                    .map(|number| self.attr(number, stat))
+                    .ok_or_else(|| self.full(path))
+            }
         }
     }
 

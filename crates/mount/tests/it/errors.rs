@@ -100,6 +100,46 @@ fn who_has_a_file_open_reads_to_its_end_while_nobody_answers_for_its_name() {
     assert!(whole == noise(1, 100_000));
 }
 
+/// Regression: a file that its source refused from some time on ended the list of its folder in the middle, for as long as the kernel
+/// knew it.
+#[test]
+fn a_file_that_is_refused_is_shown_as_such_and_who_has_it_open_reads_on() {
+    let Some((fixture, seen)) = watched() else {
+        return;
+    };
+    for at in 0..40 {
+        std::fs::write(fixture.source(&format!("other {at}")), "bytes").unwrap();
+    }
+    let file = File::open(fixture.at("file")).unwrap();
+    seen.refused.store(true, Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(1100));
+    for _ in 0..2 {
+        let names = std::fs::read_dir(fixture.dir.path()).unwrap();
+        let names: Vec<_> = names.map(|name| name.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 41, "{names:?}");
+        for name in names.iter().filter(|name| *name != "file") {
+            assert_eq!(
+                std::fs::metadata(fixture.dir.path().join(name))
+                    .unwrap()
+                    .len(),
+                5
+            );
+        }
+        let error = File::open(fixture.at("file")).unwrap_err();
+        assert_eq!(errno(&error), Errno::ACCESS);
+    }
+    let mut page = [0; 100];
+    file.read_exact_at(&mut page, 50_000).unwrap();
+    assert_eq!(page, noise(1, 100_000)[50_000..50_100]);
+    seen.refused.store(false, Ordering::Relaxed);
+    let size = || {
+        std::fs::metadata(fixture.at("file"))
+            .map(|meta| meta.len())
+            .ok()
+    };
+    wait_until("it is seen again", || size() == Some(100_000));
+}
+
 /// The kernel would take fewer bytes for the file's end, and show zeroes.
 #[test]
 fn d9_what_gives_fewer_bytes_than_it_said_is_stale_and_never_zeroes() {

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use staves_mount::{
-    FileError, Files, Folder, FolderFile, Kind, Listing, Mounted, Options, Stat, mount,
+    FileError, Files, Folder, FolderFile, Kind, Listing, Mounted, Options, Stat, Version, mount,
 };
 use staves_testkit::tools::can_mount;
 use tempfile::TempDir;
@@ -107,6 +107,8 @@ struct Seen {
     empty: AtomicBool,
     /// Deleted, but for its first half, which is in memory.
     gone: AtomicBool,
+    /// The source refuses `file`: a list has its name alone.
+    refused: AtomicBool,
 }
 
 /// A folder that is watched, and that can be made to answer too late, or with nothing.
@@ -122,6 +124,9 @@ impl Files for Watched {
         if self.seen.silent.load(Ordering::Relaxed) {
             return Err(FileError::TimedOut("nobody answered".into()));
         }
+        if self.seen.refused.load(Ordering::Relaxed) && path == Path::new("file") {
+            return Err(FileError::Denied("it is refused".into()));
+        }
         self.seen.looks.fetch_add(1, Ordering::Relaxed);
         let stat = self.folder.stat(path)?;
         match stat.kind != Kind::Folder && self.seen.gone.load(Ordering::Relaxed) {
@@ -131,7 +136,19 @@ impl Files for Watched {
     }
 
     fn list(&self, path: &Path) -> Result<Listing, FileError> {
-        self.folder.list(path)
+        let listing = self.folder.list(path)?;
+        if !self.seen.refused.load(Ordering::Relaxed) {
+            return Ok(listing);
+        }
+        let mut refused = Listing::default();
+        for (name, stat) in listing.iter() {
+            let mut stat = stat.clone();
+            if name == "file" {
+                (stat.mode, stat.size, stat.version) = (0, 0, Version([0; 2]));
+            }
+            refused.push(name, stat);
+        }
+        Ok(refused)
     }
 
     fn open(&self, path: &Path) -> Result<FolderFile, FileError> {
