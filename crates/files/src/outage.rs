@@ -105,8 +105,9 @@ mod tests {
 
     #[test]
     fn one_name_that_takes_long_is_no_outage_while_others_are_answered() {
-        let (source, asked) = (Availability::default(), Instant::now());
+        let source = Availability::default();
         source.answered();
+        let asked = Instant::now();
         let late = |asked| source.unanswered_alone(asked, "late".into());
         assert_eq!(
             (late(asked).since, source.outage().is_some()),

@@ -211,12 +211,17 @@ impl LocalFolder {
     }
 
     fn stat_of(&self, name: &OwnedFd, path: &[u8]) -> Result<Stat, SourceError> {
-        let stat = look(name).map_err(|errno| self.error(path, errno))?;
+        let seen = look(name).map_err(|errno| self.error(path, errno))?;
+        self.stat_seen(name, path, &seen)
+    }
+
+    /// The attributes of what was seen; denied if it is nothing that is shown.
+    fn stat_seen(&self, name: &OwnedFd, path: &[u8], stat: &Statx) -> Result<Stat, SourceError> {
         let kind = match FileType::from_raw_mode(stat.stx_mode.into()) {
             FileType::Directory => Kind::Folder,
             FileType::RegularFile => Kind::File {
-                version: self.witness.version(&stat, || reopened(name)),
-                fresh: is_fresh(&stat),
+                version: self.witness.version(stat, || reopened(name)),
+                fresh: is_fresh(stat),
             },
             FileType::Symlink => {
                 let link = rustix::fs::readlinkat(name, c"", Vec::with_capacity(LINK_BYTES))
@@ -235,9 +240,9 @@ impl LocalFolder {
             size: stat.stx_size,
             modified: (stat.stx_mtime.tv_sec, stat.stx_mtime.tv_nsec),
             executable: stat.stx_mode & 0o100 != 0,
-            for_all: path.is_empty() || is_for_all(&stat),
+            for_all: path.is_empty() || is_for_all(stat),
             links: stat.stx_nlink,
-            has_holes: is_file(&stat) && stat.stx_blocks < stat.stx_size / BLOCK_UNIT,
+            has_holes: is_file(stat) && stat.stx_blocks < stat.stx_size / BLOCK_UNIT,
         })
     }
 
@@ -252,7 +257,9 @@ impl LocalFolder {
     ) -> Result<(), SourceError> {
         let folder = self.open_at(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let device_here = crossing::device(&folder);
-        let entries = Dir::read_from(&folder).map_err(|errno| self.error(path, errno))?;
+        // Not by way of `.`, which needs the right to enter.
+        let entries = rustix::io::fcntl_dupfd_cloexec(&folder, 0).and_then(Dir::new);
+        let entries = entries.map_err(|errno| self.error(path, errno))?;
         let mut names = 0;
         for entry in entries {
             goes_on();
@@ -261,7 +268,8 @@ impl LocalFolder {
             if name == b"." || name == b".." {
                 continue;
             }
-            let Some(stat) = self.listed(&folder, device_here.as_deref(), name) else {
+            let stat = self.listed(&folder, device_here.as_deref(), name);
+            let Some(stat) = stat.map_err(|errno| self.error(path, errno))? else {
                 continue;
             };
             if names == names_max {
@@ -279,19 +287,29 @@ impl LocalFolder {
         Ok(())
     }
 
-    /// The attributes of a name in a folder's list. `None`: it is not in it.
-    fn listed(&self, folder: &OwnedFd, device_here: Option<&str>, name: &[u8]) -> Option<Stat> {
+    /// The attributes of a name in a folder's list. `None`: it is not in it. An error: nothing can be looked at now.
+    fn listed(
+        &self,
+        folder: &OwnedFd,
+        device_here: Option<&str>,
+        name: &[u8],
+    ) -> Result<Option<Stat>, Errno> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let at = match rustix::fs::openat(folder, name, flags, Mode::empty()) {
             Ok(at) => at,
-            Err(Errno::ACCESS | Errno::PERM) => return Some(Stat::UNREADABLE),
-            Err(_) => return None,
+            Err(errno) => return unopened(errno),
         };
         let device = crossing::device(&at);
         if device.as_deref() != device_here && device.as_deref().is_some_and(crossing::is_ours) {
-            return None;
+            return Ok(None);
         }
-        self.stat_of(&at, name).ok()
+        Ok(
+            match look(&at).map(|seen| self.stat_seen(&at, name, &seen)) {
+                Ok(Err(SourceError::Denied { .. })) | Err(Errno::NOENT) => None,
+                Ok(Ok(stat)) => Some(stat),
+                Ok(Err(_)) | Err(_) => Some(Stat::UNREADABLE),
+            },
+        )
     }
 
     /// See [`crate::Source::read`]. The file's version is looked at before and after.
@@ -586,6 +604,16 @@ pub fn no_folder(place: &str, errno: Errno) -> SourceError {
     SourceError::Absent {
         place: place.to_owned(),
         reason: reason.into(),
+    }
+}
+
+/// The entry of a list for a name that cannot be looked at. Regression: a list of a process without descriptors was short, or empty.
+fn unopened(errno: Errno) -> Result<Option<Stat>, Errno> {
+    match errno {
+        Errno::NOENT => Ok(None),
+        // It is not about the name.
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Err(errno),
+        _ => Ok(Some(Stat::UNREADABLE)),
     }
 }
 

@@ -52,6 +52,24 @@ fn as_many_names_are_listed_as_may_be_and_no_more() {
 }
 
 #[test]
+fn a_name_that_cannot_be_looked_at_is_listed_and_a_list_is_whole_or_fails() {
+    assert_eq!(unopened(Errno::NOENT), Ok(None), "it went meanwhile");
+    for errno in [Errno::ACCESS, Errno::IO, Errno::STALE] {
+        assert_eq!(unopened(errno), Ok(Some(Stat::UNREADABLE)), "{errno}");
+    }
+    for errno in [Errno::MFILE, Errno::NFILE] {
+        assert_eq!(unopened(errno), Err(errno));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
+    std::fs::write(dir.path().join("file"), b"").unwrap();
+    let folder = LocalFolder::new(dir.path().to_str().unwrap());
+    let all = list(&folder, b"").unwrap();
+    let names: Vec<&[u8]> = all.iter().map(|(name, _)| &name[..]).collect();
+    assert_eq!(names, [b"file"], "a socket is nothing that is shown");
+}
+
+#[test]
 fn names_of_all_kinds_are_listed_and_read() {
     let dir = tempfile::tempdir().unwrap();
     let odd = std::ffi::OsStr::from_bytes(b"odd \xff name");
