@@ -38,6 +38,8 @@ const REMEMBERED_MAX: usize = 1 << 16;
 const FOLDERS_MAX: usize = 64;
 /// Files that are asked for one by one, at a time.
 const ASKED_AT_ONCE: usize = 16;
+/// Names in a folder of which there may be no answer: with more of them, the server is at fault as a whole.
+const UNANSWERED_MAX: usize = 16;
 /// The permits for lists, which take memory for their names.
 static LISTS: Semaphore = Semaphore::const_new(LISTS_AT_ONCE);
 /// The manifest of a web server's folder, if no other is named.
@@ -601,20 +603,45 @@ impl Remote {
                 }
             }
         }
+        self.ask_names(folder, unknown, &mut names).await?;
+        Ok(names)
+    }
+
+    /// Asks for names that a list says nothing of. Some of which there is no answer do not hide the others.
+    async fn ask_names(
+        &self,
+        folder: &str,
+        unknown: Vec<String>,
+        names: &mut BTreeMap<String, Stat>,
+    ) -> Result<(), Failure> {
         let asked = unknown.into_iter().map(move |name| async move {
             let path = below(folder, &name);
             let stat = match self.names.known(&path) {
-                Some(known) => known,
-                None => self.noted(&path, self.ask_name(&path).await)?,
+                Some(known) => Ok(known),
+                None => self.noted(&path, self.ask_name(&path).await),
             };
-            Ok::<_, Failure>((name, stat))
+            (name, stat)
         });
         let mut asked = futures_util::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
-        while let Some(answer) = asked.next().await {
-            let (name, stat) = answer?;
-            names.extend(stat.map(|stat| (name, stat)));
+        let (mut failures, mut answers) = (Vec::new(), 0);
+        while let Some((name, answer)) = asked.next().await {
+            match answer {
+                Ok(stat) => {
+                    answers += 1;
+                    names.extend(stat.map(|stat| (name, stat)));
+                }
+                Err(failure) if failures.len() < UNANSWERED_MAX && !failure.is_clear() => {
+                    failures.push(failure);
+                    names.insert(name, Stat::UNREADABLE);
+                }
+                Err(failure) => return Err(failure),
+            }
         }
-        Ok(names)
+        // Nobody else was answered: it is not about names.
+        match failures.pop().filter(|_| answers == 0) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
     }
 
     /// The origin of lists: found out once, a manifest anew when it is old.

@@ -229,14 +229,16 @@ fn files_that_cannot_be_read_are_in_the_list_of_their_folder() {
     let address = server(|request, stream| match (&*request.path, request.head) {
         ("/data/closed", true) => send(stream, "403 Forbidden", "", 0, b""),
         ("/data/odd", true) => send(stream, "400 Bad Request", "", 0, b""),
+        ("/data/ill", true) => send(stream, "500 Internal Server Error", "", 0, b""),
         (_, true) => send(stream, "200 OK", FIRST, 5, b""),
-        (_, false) => send(stream, "200 OK", FIRST, 19, b"closed\nodd\nopen\nz/y"),
+        (_, false) => send(stream, "200 OK", FIRST, 23, b"closed\nill\nodd\nopen\nz/y"),
     });
     let source = Source::parse(&format!("http://{address}/data")).unwrap();
     let kinds: BTreeMap<_, _> = source.list(b"").unwrap().into_iter().collect();
     let kind = |name: &str| &kinds[name.as_bytes()].kind;
-    assert_eq!(kinds.len(), 4);
-    assert_eq!([kind("closed"), kind("odd")], [&Kind::Unreadable; 2]);
+    assert_eq!(kinds.len(), 5);
+    let closed = ["closed", "odd", "ill"].map(kind);
+    assert_eq!(closed, [&Kind::Unreadable; 3]);
     assert!(matches!(kind("open"), Kind::File { .. }));
     assert_eq!(kind("z"), &Kind::Folder);
     let error = source.stat(b"closed").unwrap_err();
