@@ -1,19 +1,17 @@
 //! `staves files preload`: bringing files into memory, and the truth of what came of it.
 
+mod load;
+
 use std::io::{IsTerminal, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde_json::json;
-use staves_client::{Dataset, Keep, SourceError};
+use staves_client::{Dataset, Keep};
 use staves_model::{Change, ClusterMap, Holdings, Pin, PoolId, Revision};
-use staves_wire::files::FILE_BYTES_MAX;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 
+use self::load::{Refused, load};
 use super::held::{ResidentBlocks, held, percent};
 use super::{FoundFile, files_below, open, source_of};
 use staves_cli_common::cluster::Cluster;
@@ -22,8 +20,6 @@ use staves_cli_common::failure::{Failure, failed};
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count};
 
-/// Stretches that are fetched at a time.
-const AT_ONCE: usize = 8;
 /// The interval of progress reports: on a terminal, and elsewhere.
 const TELL: Duration = Duration::from_millis(200);
 const TELL_SELDOM: Duration = Duration::from_secs(5);
@@ -47,7 +43,7 @@ pub fn run(
 ) -> anyhow::Result<()> {
     let data = open(session, name)?;
     let found = files_below(&data, paths)?;
-    let (files, refused) = (&found.files, found.refused());
+    let files = &found.files;
     let total: u64 = files.iter().map(|found| found.file.size()).sum();
     if pinned {
         session.runtime.block_on(all_may_be_kept(&data, files))?;
@@ -66,13 +62,16 @@ pub fn run(
         }
     });
     teller.end();
-    let (held, interrupted) = match brought? {
-        Some(held) => (held, false),
-        None => (there_now(session, &data, files, &mut interrupt)?, true),
+    let ((held, refused), interrupted) = match brought? {
+        Some(brought) => (brought, false),
+        None => {
+            let held = there_now(session, &data, files, &mut interrupt)?;
+            ((held, Refused::default()), true)
+        }
     };
     let seconds = began.elapsed().as_secs_f64();
     let here: u64 = files.iter().map(|found| held.here(&found.file)).sum();
-    let result = match (interrupted, here == total && refused.is_none()) {
+    let result = match (interrupted, here == total && found.unreadable.is_empty()) {
         (true, _) => "interrupted",
         (false, true) => "loaded",
         (false, false) => "partly",
@@ -106,16 +105,23 @@ pub fn run(
         let text = format!("{in_memory}; {STAYS}");
         return Err(Failure::Own(Own::Interrupted, text).into());
     }
-    if here == total {
-        return refused.map_or(Ok(()), |text| Err(Failure::Own(Own::Failed, text).into()));
+    let lacks = |found: &&FoundFile| held.lacks(&found.file) && !refused.has(found);
+    let lacking: Vec<&FoundFile> = files.iter().filter(lacks).collect();
+    let mut reasons: Vec<String> = found
+        .refused()
+        .into_iter()
+        .chain(refused.message())
+        .collect();
+    if !lacking.is_empty() || (here < total && reasons.is_empty()) {
+        reasons.extend(session.runtime.block_on(why(&data, lacking, &held)));
     }
-    let lacking = files.iter().filter(|found| held.lacks(&found.file));
-    let mut why = session
-        .runtime
-        .block_on(why(&data, lacking.collect(), &held));
-    why.extend(refused);
-    let text = format!("{in_memory}: {}", why.join("; "));
-    Err(Failure::Own(Own::Failed, text).into())
+    match reasons.is_empty() {
+        true => Ok(()),
+        false => {
+            let text = format!("{in_memory}: {}", reasons.join("; "));
+            Err(Failure::Own(Own::Failed, text).into())
+        }
+    }
 }
 
 /// Has all of the files brought into memory, as far as that can be. What is there in the end.
@@ -124,22 +130,23 @@ async fn bring(
     data: &Dataset,
     files: &[FoundFile],
     teller: &mut Teller,
-) -> anyhow::Result<ResidentBlocks> {
+) -> anyhow::Result<(ResidentBlocks, Refused)> {
+    let mut refused = Refused::default();
     let mut lacking: Vec<&FoundFile> = files.iter().collect();
     let mut tries = 0;
     loop {
         tries += 1;
         let homes = wait_for_homes(session, data.pool().0, teller).await?;
-        let ended = load(data, &lacking, teller).await;
+        let ended = load(data, &lacking, teller, &mut refused).await;
         ended.map_err(|error| Failure::Own(Own::Failed, format!("{error}; {STAYS}")))?;
         let map = session.client.refresh().await.map_err(failed)?;
         let until = Instant::now() + session.deadline;
         let held = held(&session.client, &map, data.pool().0, files, until).await;
-        lacking.retain(|found| held.lacks(&found.file));
+        lacking.retain(|found| held.lacks(&found.file) && !refused.has(found));
         // Whoever came or went meanwhile may have taken something along.
         let settled = held.silent.is_empty() && homes == holders_since(&map, data.pool().0);
         if lacking.is_empty() || settled || tries == TRIES {
-            return Ok(held);
+            return Ok((held, refused));
         }
     }
 }
@@ -236,46 +243,6 @@ fn homeless(map: &ClusterMap, pool: PoolId) -> (usize, usize) {
     };
     let with = (0..all as u32).filter(has_home).count();
     (all - with, all)
-}
-
-/// Has homes fetch all of the files.
-async fn load(
-    data: &Dataset,
-    files: &[&FoundFile],
-    teller: &mut Teller,
-) -> Result<(), SourceError> {
-    let done = Arc::new(AtomicU64::new(0));
-    teller.began = Instant::now();
-    let stretch = u64::from(FILE_BYTES_MAX);
-    let pieces = files.iter().flat_map(|found| {
-        let starts = (0..found.file.size()).step_by(stretch as usize);
-        starts.map(move |from| (found.file.clone(), from))
-    });
-    let room = Arc::new(Semaphore::new(AT_ONCE));
-    let mut tasks: JoinSet<Result<(), SourceError>> = JoinSet::new();
-    for (file, from) in pieces {
-        let place = room
-            .clone()
-            .acquire_owned()
-            .await
-            .expect("it is never closed");
-        let (data, counted) = (data.clone(), done.clone());
-        tasks.spawn(async move {
-            let bytes = data.load(&file, from, stretch as usize).await?;
-            counted.fetch_add(bytes, Ordering::Relaxed);
-            drop(place);
-            Ok(())
-        });
-        while let Some(ended) = tasks.try_join_next() {
-            ended.expect("a load does not panic")?;
-        }
-        teller.tell(done.load(Ordering::Relaxed));
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.expect("a load does not panic")?;
-        teller.tell(done.load(Ordering::Relaxed));
-    }
-    Ok(())
 }
 
 /// The reasons why not all of the files are in memory.
