@@ -10,12 +10,16 @@ use staves_store::{EXTENT_BYTES, Pages};
 use crate::edit::Edit;
 use crate::kv::Kv;
 use crate::record::{self, Records, SEGMENT_HEADER, SEGMENT_ROOM, SegmentKind};
-use crate::segments::{Segment, start_of};
+use crate::segments::{ROOM_MIN, Segment, start_of};
 
 /// Segments that one compaction takes in, at most.
 const VICTIMS_MAX: usize = 8;
 /// A tail worth the rewriting of its segment when nobody is in need.
 const TAIL_WORTH: usize = SEGMENT_ROOM / 4;
+/// The least tail that a segment is rewritten for, however small the record: one with less takes no records, and whoever writes many
+/// small ones would have all of a segment copied for each.
+const TAIL_MIN: usize = 512;
+const _: () = assert!(TAIL_MIN > ROOM_MIN);
 
 /// The aim of a compaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -75,7 +79,7 @@ pub(crate) fn plan(kv: &Kv, pages: &Pages, aim: Aim, bytes_max: usize) -> Option
         Aim::Extent => cheap.or_else(many),
         Aim::SegmentPlace(bytes) => {
             let roomy = cheap.or_else(|| rewrite(bytes.max(TAIL_WORTH)));
-            roomy.or_else(many).or_else(|| rewrite(bytes))
+            roomy.or_else(many).or_else(|| rewrite(bytes.max(TAIL_MIN)))
         }
     }
 }

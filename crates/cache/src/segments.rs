@@ -7,7 +7,7 @@ use crate::record::{SEGMENT_HEADER, SEGMENT_ROOM, SegmentKind};
 /// Segments that take records at a time: records of mixed sizes fill each other's tails.
 const OPEN_MAX: usize = 4;
 /// An open segment with less room than this is not worth looking at again.
-const ROOM_MIN: usize = 64;
+pub(crate) const ROOM_MIN: usize = 64;
 /// Records lie within the first 32 GiB of a bucket, because index entries hold offset / 8 in 32 bits.
 pub(crate) const SEGMENTS_MAX: u32 = 1 << 17;
 

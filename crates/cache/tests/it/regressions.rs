@@ -63,6 +63,46 @@ fn a_full_bucket_refuses_and_changes_nothing_and_takes_writes_again_after_a_dele
     }
 }
 
+/// Regression: a bucket full of small records had a few bytes left in each segment. For a record that fits there a whole segment was written
+/// again, which then took no record all the same; and so on for as long as somebody waited with one.
+#[test]
+fn a_bucket_full_of_small_records_refuses_smaller_ones_without_moving_all_again_and_again() {
+    let mut cluster = Cluster::new(0, 12, Options::default());
+    let mut took = 0u64;
+    // Of many lengths, the last of which do not fit where an increment would.
+    let key = |n: u64| format!("{n:08}{}", "-".repeat(n as usize * 7 % 24 + 24)).into_bytes();
+    while !is_oom(&cluster.set(&key(took), b"1")) {
+        took += 1;
+    }
+    let before = cluster.cache().stats().compactions;
+    let incr = |n: u64| format!("c{n}").into_bytes();
+    for n in 0..300 {
+        let key = incr(n);
+        let answer = cluster.run(None, &Op::IncrBy { key: &key, by: 1 });
+        assert!(
+            is_oom(&answer) || answer == Ok(Answer::Int(1)),
+            "{answer:?}"
+        );
+    }
+    let moved = cluster.cache().stats().compactions - before;
+    assert!(moved <= 8, "{moved} segments were written again");
+    cluster.check();
+    // As deletes make room, it is found.
+    for n in 0..took / 20 {
+        let key = key(n * 20);
+        assert_eq!(
+            cluster.run(None, &Op::Del { key: &key }),
+            Ok(Answer::Int(1))
+        );
+    }
+    for n in 300..400 {
+        let key = incr(n);
+        let answer = cluster.run(None, &Op::IncrBy { key: &key, by: 1 });
+        assert_eq!(answer, Ok(Answer::Int(1)));
+    }
+    cluster.check();
+}
+
 /// Row D1's kin for memory: what fits is kept, however often it is written over.
 #[test]
 fn overwriting_needs_no_more_memory_than_what_is_live() {
