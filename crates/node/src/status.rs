@@ -669,6 +669,12 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
     let parity_possible = homes.saturating_sub(usize::from(pool.scheme.m));
     let parity_possible = usize::from(pool.scheme.k).min(parity_possible) as u8;
     let Medium::Ram = pool.medium;
+    let up = map
+        .nodes
+        .values()
+        .filter(|node| !node.draining && node.state == NodeState::Up);
+    let could_bear = up.count().saturating_sub(usize::from(pool.scheme.m));
+    let could_bear = usize::from(pool.scheme.k).min(could_bear) as u8;
     let mut status = PoolStatus {
         name: pool.name.clone(),
         kind: pool.kind.word().into(),
@@ -703,14 +709,19 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
     let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
     for group in map.groups_of(pool) {
         let late = unopened.binary_search(&group.id.0).is_ok();
+        let bears = group.tolerates(|id| map.runs(id));
         let condition = match late {
             true => Condition::Changing,
-            false => condition(map, group, width),
+            false => match condition(map, group, width) {
+                // A node holds two of its members, and others could: until they do, it bears less.
+                Condition::Whole if bears < Some(could_bear) => Condition::Short,
+                condition => condition,
+            },
         };
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
         status.unanswered += u32::from(late || waits::unanswered(map, group));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
-        *least = (*least).min(group.tolerates(|id| map.runs(id)));
+        *least = (*least).min(bears);
         match condition {
             Condition::Whole => status.whole += 1,
             Condition::Short => status.short += 1,

@@ -320,6 +320,13 @@ fn two_members_on_one_node_are_told() {
         node.map(|node| node.primaries + node.copies)
     };
     assert_eq!((of(1), of(2), of(6)), (Some(16), Some(8), Some(0)));
+    // Regression: all was said to be well once the node was back, while its buckets were still being filled there: whoever went on to the
+    // next node then lost them.
+    six.map.nodes.get_mut(&NodeId(6)).expect("a node").state = NodeState::Up;
+    let report = six.report();
+    assert_eq!((report.state, report.pools[0].short), (State::Degraded, 8));
+    let says = "every bucket has all its copies";
+    assert!(!report.sentence.contains(says), "{}", report.sentence);
 }
 
 #[test]
