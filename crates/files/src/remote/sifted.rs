@@ -11,13 +11,17 @@ use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService,
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
 };
 
 use super::address;
 
 /// The tags around keys in a list, and around their prefixes.
 const TAGS: [(&str, &str); 2] = [("<Key>", "</Key>"), ("<Prefix>", "</Prefix>")];
+
+/// The element that a list is, and the bytes in which it begins.
+const TAG: &[u8] = b"ListBucketResult";
+const HEAD_BYTES: usize = 4096;
 
 /// Asks as another connector does, and cuts the keys of lists.
 #[derive(Debug)]
@@ -30,6 +34,20 @@ impl<C: HttpConnector> HttpConnector for Sifted<C> {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
         Ok(HttpClient::new(SiftingClient(self.0.connect(options)?)))
     }
+}
+
+/// The answer to a question for a list is something else, which the library takes for an empty one.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "it answers with something else where a bucket's list was asked for: is the endpoint that of an object store?"
+)]
+struct NoBucketList;
+
+/// True if a page says that it is a list, in whatever name space.
+fn is_list_of_a_bucket(page: &[u8]) -> bool {
+    let head = page.get(..HEAD_BYTES).unwrap_or(page);
+    let mut parts = head.windows(TAG.len());
+    parts.any(|part| part == TAG)
 }
 
 type HttpAnswer = Result<HttpResponse, HttpError>;
@@ -56,7 +74,11 @@ impl HttpService for SiftingClient {
             while let Some(some) = stream.next().await {
                 page.extend_from_slice(&some?);
             }
-            Ok(HttpResponse::from_parts(head, sifted(page.freeze()).into()))
+            let page = page.freeze();
+            if !is_list_of_a_bucket(&page) {
+                return Err(HttpError::new(HttpErrorKind::Unknown, NoBucketList));
+            }
+            Ok(HttpResponse::from_parts(head, sifted(page).into()))
         })
     }
 }

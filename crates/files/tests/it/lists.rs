@@ -223,6 +223,14 @@ fn a_list_that_does_not_go_on_ends() {
     assert!(pages <= 3, "{pages} pages");
 }
 
+/// Regression: a page for people, as a wrong address gives it, was an empty bucket.
+#[test]
+fn a_page_that_is_no_list_is_no_empty_folder() {
+    let source = bucket_of(|_| "<!doctype html><html><body>log in</body></html>".to_owned());
+    let error = source.list(b"sub").map(drop).unwrap_err().to_string();
+    assert!(error.contains("is the endpoint"), "{error}");
+}
+
 /// Regression: one file that the server refuses, or of which it tells no version, hid its whole folder.
 #[test]
 fn files_that_cannot_be_read_are_in_the_list_of_their_folder() {
