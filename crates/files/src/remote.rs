@@ -177,6 +177,7 @@ impl Remote {
         self.names.doubt(path);
         // Some say in other words that the file is another one: that it is too short, that there is no such range.
         let named = self.ask_name(path).await;
+        self.or_a_sign(named.as_ref().err().cloned()).await;
         self.judge(asked, &named);
         if let Ok(Some(stat)) = named
             && !is_still(&stat, file)
@@ -355,6 +356,8 @@ impl Remote {
     /// A failure for the caller, with the address that it was at.
     fn error(&self, path: &str, failure: Failure) -> SourceError {
         let url = self.url(path);
+        // To try again helps nobody: it is no outage.
+        let is_of_name = failure.is_of_name() && !path.is_empty();
         let reason = match failure {
             Failure::NotFound => {
                 let (path, place) = (path.to_owned(), self.place().to_owned());
@@ -381,7 +384,13 @@ impl Remote {
             } => format!("{url} at {endpoint}"),
             _ => url,
         };
-        SourceError::Unreachable { place, reason }
+        match is_of_name {
+            true => SourceError::Denied {
+                path: place,
+                reason,
+            },
+            false => SourceError::Unreachable { place, reason },
+        }
     }
 }
 

@@ -28,6 +28,8 @@ use crate::stat_cache::{ListRecord, StatCache};
 const AWAY_WAIT: Duration = Duration::from_secs(6);
 /// The number of pages of a list in a row that have no further name: all of them may be of names that nothing can have.
 const PAGES_IN_VAIN_MAX: usize = 1000;
+/// The wait for a sign of life of a server that has just said something.
+const SIGN_WAIT: Duration = Duration::from_secs(2);
 /// The interval between two looks whether anything was answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The least pause between two questions for a sign of life alone: some servers take money for each.
@@ -233,6 +235,13 @@ impl Remote {
         self.judge(asked, &answer);
     }
 
+    /// Where the server has said something that is no answer, asks whether it answers others: one name may be at fault.
+    pub(super) async fn or_a_sign(&self, failure: Option<Failure>) {
+        if failure.is_some_and(|failure| failure.is_response() && !failure.is_clear()) {
+            let _ = tokio::time::timeout(SIGN_WAIT, self.sign_of_life()).await; // it is noted as one
+        }
+    }
+
     /// Asks for a name that need not be there: that one file cannot be had is no outage.
     async fn sign_of_life(&self) -> Result<(), Failure> {
         self.ask_name(MANIFEST).await.map(drop)
@@ -315,10 +324,13 @@ impl Remote {
     ) -> Result<T, Failure> {
         let me = self.clone();
         let work = async move {
-            match shortly {
+            let answer = match shortly {
                 true => me.while_it_answers(work).await,
                 false => work.await,
-            }
+            };
+            let failure = answer.as_ref().err().cloned();
+            me.or_a_sign(failure).await;
+            answer
         };
         let answer = driver::block(work, TOTAL * 2);
         answer.unwrap_or_else(|why| Err(Failure::Other(why)))
