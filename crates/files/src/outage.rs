@@ -21,6 +21,15 @@ pub struct Outage {
 }
 
 impl Outage {
+    /// One of which no more is known yet.
+    pub(crate) fn that_begins(since: Instant) -> Outage {
+        Outage {
+            since,
+            why: String::new(),
+            was_reached: true,
+        }
+    }
+
     /// True if an earlier answer about a name still counts.
     pub(crate) fn admits(&self, answered: Instant) -> bool {
         self.since.saturating_duration_since(answered) < ANSWER_AGE_MAX

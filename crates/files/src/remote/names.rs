@@ -179,9 +179,13 @@ impl Remote {
             return known.ok_or_else(|| self.error(&path, Failure::NotFound));
         }
         let last = self.names.last_known(&path);
+        // Its own answer, or that of a list.
         let admitted = |outage: &Outage| {
-            let (_, stat) = last.as_ref().filter(|(at, _)| outage.admits(*at))?;
-            Some(stat.clone())
+            let own = last.as_ref().filter(|(at, _)| outage.admits(*at));
+            let own = own.map(|(_, stat)| stat.clone());
+            let listed = || self.names.shown.get(path.as_bytes(), outage);
+            own.or_else(listed)
+                .filter(|stat| stat.kind != Kind::Unreadable)
         };
         if let Some(outage) = self.outage_asked_again() {
             match admitted(&outage) {
@@ -202,9 +206,7 @@ impl Remote {
             stat.ok_or(Failure::NotFound)
         };
         let asked = Instant::now();
-        let shortly = last
-            .as_ref()
-            .is_some_and(|(at, _)| at.elapsed() < ANSWER_AGE_MAX);
+        let shortly = admitted(&Outage::that_begins(asked)).is_some();
         let answer = self.ask(work, shortly);
         match self.judge(asked, &answer).as_ref().and_then(admitted) {
             Some(last) => Ok(last),

@@ -258,6 +258,27 @@ fn files_that_cannot_be_read_are_in_the_list_of_their_folder() {
     assert_eq!(source.outage(), None);
 }
 
+/// Regression: names of a web server that were seen in a list, and not asked for one by one, could not be opened in an outage.
+#[test]
+fn names_of_a_list_are_known_while_their_server_is_away() {
+    let is_away = Arc::new(AtomicBool::new(false));
+    let away = is_away.clone();
+    let address = server(move |request, stream| match request.head {
+        _ if away.load(Ordering::SeqCst) => {}
+        true => send(stream, "200 OK", FIRST, 5, b""),
+        false => send(stream, "200 OK", FIRST, 9, b"f\t5\t\"one\""),
+    });
+    let source = Source::parse(&format!("http://{address}/data")).unwrap();
+    let names = source.list(b"").unwrap();
+    assert_eq!(names.len(), 1);
+    is_away.store(true, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(5100));
+    assert_eq!(source.stat(b"f").as_ref(), Ok(&names[0].1));
+    assert!(source.outage().is_some());
+    assert_eq!(source.list(b""), Ok(names));
+    assert!(source.stat(b"g").is_err(), "nobody has seen it");
+}
+
 /// Regression: a server that was away counted as there again whenever a list was made of a manifest on this machine.
 #[test]
 fn a_manifest_on_this_machine_is_no_sign_of_its_server() {
