@@ -250,7 +250,7 @@ pub(crate) fn pieces(place: u64, length: usize, ring: u64) -> [(u64, std::ops::R
 }
 
 #[allow(clippy::cast_possible_truncation)] // 32 bits of 64 are in use
-fn crc(bytes: &[u8]) -> u32 {
+pub(crate) fn crc(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 

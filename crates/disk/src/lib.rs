@@ -31,6 +31,8 @@ pub mod faulty;
 mod file;
 mod format;
 mod journal;
+mod pages;
+mod places;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -41,4 +43,8 @@ pub use device::{BLOCK_BYTES, Device};
 pub use file::FileDevice;
 pub use format::{BATCH_BYTES_MAX, DiskId, JOURNAL_BYTES_MIN, VERSION};
 pub use journal::{Journal, JournalError};
+pub use pages::{
+    Checkpoint, Located, PAGES_VERSION, PageError, PageFile, PageFileError, PageImage, PageVersion,
+    PageWork, PagesOpenError, PagesPerformed,
+};
 pub use replay::{EachRecord, OpenError};

@@ -5,6 +5,7 @@ mod damage;
 mod files;
 mod golden;
 mod headers;
+mod pages;
 mod room;
 mod starts;
 mod threads;

@@ -222,6 +222,13 @@ mutants! {
         JournalEndNotMarked = 1132,
         JournalReserveTaken = 1133,
         JournalChainIgnored = 1134,
+        PagesUnsynced = 1135,
+        PagesInPlace = 1136,
+        PagesUnchecked = 1137,
+        PagesSweepOverrides = 1138,
+        PagesSweptLetGo = 1139,
+        PagesPlaceLeaked = 1140,
+        PagesFailureForgotten = 1141,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [
