@@ -1,5 +1,6 @@
 //! Journals over disks that forget, tear, fail and rot.
 
+mod checkpoints;
 mod crashes;
 mod damage;
 mod files;

@@ -1,0 +1,128 @@
+//! An empty page file, and the start of one that is there.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::io;
+
+use super::format::{PAGES_VERSION, TableRecord, header, parse_header};
+use super::limits::{CHANGE_PART, ROWS_PART, TABLE_BYTES_MIN};
+use super::machine::PageFile;
+use super::member::StoredMember;
+use super::sweep::Sweep;
+use crate::device::{BLOCK_BYTES, Device};
+use crate::format::{DiskId, RING_OFFSET};
+use crate::journal::Journal;
+use crate::places::FreePlaces;
+use crate::replay::OpenError;
+
+/// A page file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PagesOpenError {
+    /// Its table cannot be used.
+    #[error("the table of pages: {0}")]
+    Table(#[from] OpenError),
+    /// The disk did not read.
+    #[error("the page file's header cannot be read: {0}")]
+    Read(io::Error),
+    /// There is no header, or it is damaged.
+    #[error("the page file has no whole header: it is none, or its first block is damaged")]
+    NoHeader,
+    /// Written by another program.
+    #[error("the page file's version is {0}, and this program reads {PAGES_VERSION}")]
+    Version(u32),
+    /// The page file and its table are of two disks.
+    #[error("the page file is of another disk than its table: files of two disks were mixed up")]
+    OtherDisk,
+    /// The table says what cannot be.
+    #[error("the table of pages contradicts itself: {0}")]
+    Contradiction(String),
+}
+
+impl PageFile {
+    /// Makes an empty page file for a disk, and its table; each fills its device. Neither device has anything of a disk of the same name.
+    ///
+    /// # Errors
+    /// Those of the devices; one of them is too small.
+    pub fn create(pages: &dyn Device, table: &dyn Device, disk: DiskId) -> io::Result<()> {
+        if pages.bytes() < 2 * BLOCK_BYTES as u64 {
+            let small = format!(
+                "a page file of {} bytes has no room for a page",
+                pages.bytes()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, small));
+        }
+        if table.bytes() < TABLE_BYTES_MIN {
+            let small = format!(
+                "a table of {} bytes, where {TABLE_BYTES_MIN} are the least",
+                table.bytes()
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, small));
+        }
+        pages.write(0, &header(disk))?;
+        pages.sync()?;
+        Journal::create(table, disk)
+    }
+
+    /// Opens a page file with its table.
+    ///
+    /// # Errors
+    /// See [`PagesOpenError`].
+    pub fn open(pages: &dyn Device, table: &dyn Device) -> Result<PageFile, PagesOpenError> {
+        let mut block = vec![0; BLOCK_BYTES];
+        pages.read(0, &mut block).map_err(PagesOpenError::Read)?;
+        let (version, disk) = parse_header(&block).ok_or(PagesOpenError::NoHeader)?;
+        if version != PAGES_VERSION {
+            return Err(PagesOpenError::Version(version));
+        }
+        let end = pages.bytes() / BLOCK_BYTES as u64;
+        let end = u32::try_from(end).unwrap_or(u32::MAX); // what lies beyond is not used
+        let ring = table.bytes().saturating_sub(RING_OFFSET);
+        let mut file = PageFile {
+            disk,
+            members: Default::default(),
+            places: FreePlaces::new(end),
+            table: None,
+            bytes: 0,
+            bytes_max: ring / 100 * ROWS_PART,
+            change_bytes_max: 0,
+            sweep: Sweep::default(),
+            journal_from: 1,
+            failed: None,
+        };
+        let journal = Journal::open(table, &mut |_, bytes| file.replay(bytes))?;
+        if journal.disk() != disk {
+            return Err(PagesOpenError::OtherDisk);
+        }
+        file.change_bytes_max = journal.record_bytes_max() / CHANGE_PART;
+        file.table = Some(journal);
+        file.claim_places()?;
+        file.bytes = file.members.values().map(StoredMember::bytes).sum();
+        Ok(file)
+    }
+
+    /// Takes a record of the table.
+    fn replay(&mut self, bytes: &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let record = TableRecord::decode(bytes).ok_or("a record is none of a table of pages")?;
+        for change in record.changes {
+            self.apply(change, &mut BTreeSet::new());
+        }
+        self.journal_from = record.journal_from;
+        Ok(())
+    }
+
+    fn claim_places(&mut self) -> Result<(), PagesOpenError> {
+        for (group, member) in &self.members {
+            let rows = member.rows.iter().enumerate();
+            for (page, row) in rows.filter(|(_, row)| row.is_there && row.place != 0) {
+                if !self.places.claim(row.place) {
+                    let what = format!(
+                        "place {} of page {page} of group {} is another page's, or beyond the end",
+                        row.place, group.0
+                    );
+                    return Err(PagesOpenError::Contradiction(what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
