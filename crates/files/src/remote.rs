@@ -8,11 +8,12 @@
 //! take at most 25 s. At most [`AT_ONCE`] requests for bytes of a source are under way in a process. Attributes of a name are
 //! cached for [`STAT_TTL`], and longer while the server does not answer (`outage.rs`); a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
 //!
-//! `remote/address.rs`: addresses. `remote/bounded.rs`: the bounds of lists. `remote/bucket.rs`: credentials;
+//! `remote/address.rs`: addresses. `remote/away.rs`: whether it answers. `remote/bounded.rs`: the bounds of lists. `remote/bucket.rs`: credentials;
 //! `remote/door.rs`: new ones. `remote/manifest.rs`: lists of servers that cannot list. `remote/failure.rs`: errors.
 //! `remote/sifted.rs`: keys that no path can have.
 
 pub mod address;
+mod away;
 mod bounded;
 mod bucket;
 mod door;
@@ -47,6 +48,8 @@ use crate::version::FileVersion;
 const AT_ONCE: usize = 32;
 /// The lifetime of a cached answer about a name.
 const STAT_TTL: Duration = Duration::from_secs(5);
+/// The longest wait for an answer of which there is an earlier one.
+const AWAY_WAIT: Duration = Duration::from_secs(6);
 /// The pauses before each further try.
 const PAUSES: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(800)];
 /// A web server's ETag, or whatever has none, may tell no more than the second of the change and the size: a file that changed this

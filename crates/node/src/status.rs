@@ -664,59 +664,27 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
 }
 
 fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
-    // Drained nodes hold nothing; nodes that are down are expected back until they are forgotten.
-    let homes = map.nodes.values().filter(|node| !node.draining).count();
-    let parity_possible = homes.saturating_sub(usize::from(pool.scheme.m));
-    let parity_possible = usize::from(pool.scheme.k).min(parity_possible) as u8;
-    let Medium::Ram = pool.medium;
-    let up = map
-        .nodes
-        .values()
-        .filter(|node| !node.draining && node.state == NodeState::Up);
-    let could_bear = up.count().saturating_sub(usize::from(pool.scheme.m));
-    let could_bear = usize::from(pool.scheme.k).min(could_bear) as u8;
-    let mut status = PoolStatus {
-        name: pool.name.clone(),
-        kind: pool.kind.word().into(),
-        scheme: pool.scheme.to_string(),
-        parity_possible,
-        medium: "ram".into(),
-        node_budget_bytes: pool.node_budget_bytes,
-        may_start_empty: pool.may_start_empty,
-        buckets: pool.groups.len() as u32,
-        whole: 0,
-        short: 0,
-        changing: 0,
-        starting: 0,
-        lost: 0,
-        doubled: 0,
-        unanswered: 0,
-        lost_regions: lost_regions(map, pool),
-        loading_regions: pool
-            .regions()
-            .iter()
-            .filter(|r| r.is_loading())
-            .map(|r| r.name.clone())
-            .collect(),
-        waiting: waits::waiting(map, pool),
-        copies_without_node: waits::copies_without_node(map, pool),
-        tolerates: None,
-    };
+    // Drained nodes hold nothing; those that are down are expected back until they are forgotten.
+    let homes = || map.nodes.values().filter(|node| !node.draining);
+    let (m, k) = (usize::from(pool.scheme.m), usize::from(pool.scheme.k));
+    let parity_on = |homes: usize| k.min(homes.saturating_sub(m)) as u8;
+    let parity_possible = parity_on(homes().count());
+    let mut status = empty_status(map, pool, parity_possible);
     if let Some(holdings) = pool.holdings() {
-        return files_status(status, holdings, homes);
+        return files_status(status, holdings, homes().count());
     }
+    let up = homes().filter(|node| node.state == NodeState::Up);
+    let could_bear = Some(parity_on(up.count()));
     let mut tolerated: BTreeMap<Condition, Option<u8>> = BTreeMap::new();
-    let width = usize::from(pool.scheme.m) + usize::from(parity_possible);
+    let width = m + usize::from(parity_possible);
     for group in map.groups_of(pool) {
         let late = unopened.binary_search(&group.id.0).is_ok();
         let bears = group.tolerates(|id| map.runs(id));
-        let condition = match late {
-            true => Condition::Changing,
-            false => match condition(map, group, width) {
-                // A node holds two of its members, and others could: until they do, it bears less.
-                Condition::Whole if bears < Some(could_bear) => Condition::Short,
-                condition => condition,
-            },
+        let condition = match condition(map, group, width) {
+            _ if late => Condition::Changing,
+            // A node holds two of its members, and others could: until they do, it bears less.
+            Condition::Whole if bears < could_bear => Condition::Short,
+            condition => condition,
         };
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
         status.unanswered += u32::from(late || waits::unanswered(map, group));
@@ -739,6 +707,34 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
         Some(least) => least.map(u32::from),
     };
     status
+}
+
+/// A pool whose buckets are not counted yet.
+fn empty_status(map: &ClusterMap, pool: &Pool, parity_possible: u8) -> PoolStatus {
+    let Medium::Ram = pool.medium;
+    let loading = pool.regions().iter().filter(|r| r.is_loading());
+    PoolStatus {
+        name: pool.name.clone(),
+        kind: pool.kind.word().into(),
+        scheme: pool.scheme.to_string(),
+        parity_possible,
+        medium: "ram".into(),
+        node_budget_bytes: pool.node_budget_bytes,
+        may_start_empty: pool.may_start_empty,
+        buckets: pool.groups.len() as u32,
+        whole: 0,
+        short: 0,
+        changing: 0,
+        starting: 0,
+        lost: 0,
+        doubled: 0,
+        unanswered: 0,
+        lost_regions: lost_regions(map, pool),
+        loading_regions: loading.map(|r| r.name.clone()).collect(),
+        waiting: waits::waiting(map, pool),
+        copies_without_node: waits::copies_without_node(map, pool),
+        tolerates: None,
+    }
 }
 
 /// Nothing of a files pool is lost with any node: it comes from its source again. A bucket that nobody holds is

@@ -11,9 +11,9 @@ use staves_client::{Dataset, Keep};
 use staves_model::{Change, ClusterMap, Holdings, Pin, PoolId, Revision};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use self::load::{Refused, load};
+use self::load::{RefusedFiles, load};
 use super::held::{ResidentBlocks, held, percent};
-use super::{FoundFile, files_below, open, source_of};
+use super::{FoundBelow, FoundFile, files_below, open, source_of};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::{Failure, failed};
@@ -66,7 +66,7 @@ pub fn run(
         Some(brought) => (brought, false),
         None => {
             let held = there_now(session, &data, files, &mut interrupt)?;
-            ((held, Refused::default()), true)
+            ((held, RefusedFiles::default()), true)
         }
     };
     let seconds = began.elapsed().as_secs_f64();
@@ -105,16 +105,10 @@ pub fn run(
         let text = format!("{in_memory}; {STAYS}");
         return Err(Failure::Own(Own::Interrupted, text).into());
     }
-    let lacks = |found: &&FoundFile| held.lacks(&found.file) && !refused.has(found);
-    let lacking: Vec<&FoundFile> = files.iter().filter(lacks).collect();
-    let mut reasons: Vec<String> = found
-        .refused()
-        .into_iter()
-        .chain(refused.message())
-        .collect();
-    if !lacking.is_empty() || (here < total && reasons.is_empty()) {
-        reasons.extend(session.runtime.block_on(why(&data, lacking, &held)));
-    }
+    let reasons = session.runtime.block_on(async {
+        let is_all = here == total;
+        reasons(&data, &found, &held, &refused, is_all).await
+    });
     match reasons.is_empty() {
         true => Ok(()),
         false => {
@@ -124,14 +118,35 @@ pub fn run(
     }
 }
 
+/// All that was left out, or is not in memory, and why.
+async fn reasons(
+    data: &Dataset,
+    found: &FoundBelow,
+    held: &ResidentBlocks,
+    refused: &RefusedFiles,
+    is_all: bool,
+) -> Vec<String> {
+    let mut reasons: Vec<String> = found.refused().into_iter().collect();
+    if is_all {
+        return reasons;
+    }
+    reasons.extend(refused.message());
+    let lacks = |found: &&FoundFile| held.lacks(&found.file) && !refused.has(found);
+    let lacking: Vec<&FoundFile> = found.files.iter().filter(lacks).collect();
+    if !lacking.is_empty() || reasons.is_empty() {
+        reasons.extend(why(data, lacking, held).await);
+    }
+    reasons
+}
+
 /// Has all of the files brought into memory, as far as that can be. What is there in the end.
 async fn bring(
     session: &Cluster,
     data: &Dataset,
     files: &[FoundFile],
     teller: &mut Teller,
-) -> anyhow::Result<(ResidentBlocks, Refused)> {
-    let mut refused = Refused::default();
+) -> anyhow::Result<(ResidentBlocks, RefusedFiles)> {
+    let mut refused = RefusedFiles::default();
     let mut lacking: Vec<&FoundFile> = files.iter().collect();
     let mut tries = 0;
     loop {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use futures_util::future::join;
@@ -14,26 +14,17 @@ use tokio::sync::Semaphore;
 
 use super::address::{self, Address, Server};
 use super::bounded::{LISTS_AT_ONCE, NAMES_MAX};
-use super::door::TOTAL;
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
-use super::{Remote, STAT_TTL};
+use super::{AWAY_WAIT, Remote, STAT_TTL};
 use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
 use crate::outage::{ANSWER_AGE_MAX, Outage};
 use crate::stat_cache::{ListRecord, StatCache};
 
-/// The longest wait for an answer of which there is an earlier one.
-const AWAY_WAIT: Duration = Duration::from_secs(6);
 /// The number of pages of a list in a row that have no further name: all of them may be of names that nothing can have.
 const PAGES_IN_VAIN_MAX: usize = 1000;
-/// The wait for a sign of life of a server that has just said something.
-const SIGN_WAIT: Duration = Duration::from_secs(2);
-/// The interval between two looks whether anything was answered.
-const LOOK_AGAIN: Duration = Duration::from_millis(500);
-/// The least pause between two questions for a sign of life alone: some servers take money for each.
-const PROBE_PAUSE: Duration = Duration::from_secs(30);
 /// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
 const REMEMBERED_MAX: usize = 1 << 16;
 /// Folders of WebDAV servers whose names are remembered.
@@ -51,7 +42,7 @@ const MANIFEST: &str = "MANIFEST";
 pub struct Names {
     known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
     /// The time of the last question that had no answer.
-    unanswered: Mutex<Option<Instant>>,
+    pub(super) unanswered: Mutex<Option<Instant>>,
     /// The lists that were shown, for outages.
     shown: StatCache,
     lists: Mutex<Option<(Instant, Lists)>>,
@@ -147,7 +138,7 @@ impl Names {
     }
 
     /// True if the server was asked just now. One caller at a time is to have it asked again.
-    fn is_away(&self) -> bool {
+    pub(super) fn is_away(&self) -> bool {
         let mut unanswered = self.unanswered.lock();
         if unanswered.is_some_and(|at| at.elapsed() < STAT_TTL) {
             return true;
@@ -214,66 +205,6 @@ impl Remote {
         }
     }
 
-    /// The server's outage, if that is why there is no clear answer to a question.
-    pub(super) fn judge<T>(&self, asked: Instant, answer: &Result<T, Failure>) -> Option<Outage> {
-        let failure = answer
-            .as_ref()
-            .err()
-            .filter(|failure| !failure.is_clear())?;
-        *self.names.unanswered.lock() = Some(Instant::now());
-        let why = self.error("", failure.clone()).to_string();
-        Some(self.availability.unanswered_alone(asked, why))
-    }
-
-    /// See [`crate::Source::probe`].
-    pub async fn probe(self: &Arc<Self>, idle: Duration) {
-        let idle = idle.max(PROBE_PAUSE);
-        if self.outage().is_none() && self.availability.answered_within(idle) {
-            return;
-        }
-        let (me, asked) = (self.clone(), Instant::now());
-        let answer = driver::run(async move { me.sign_of_life().await }).await;
-        let answer = answer.unwrap_or_else(|why| Err(Failure::Other(why)));
-        self.judge(asked, &answer);
-    }
-
-    /// Where the server has said something that is no answer, asks whether it answers others: one name may be at fault.
-    pub(super) async fn or_a_sign(&self, failure: Option<Failure>) {
-        if failure.is_some_and(|failure| failure.is_response() && !failure.is_clear()) {
-            let _ = tokio::time::timeout(SIGN_WAIT, self.sign_of_life()).await; // it is noted as one
-        }
-    }
-
-    /// Asks for a name that need not be there: that one file cannot be had is no outage.
-    async fn sign_of_life(&self) -> Result<(), Failure> {
-        self.ask_name(MANIFEST).await.map(drop)
-    }
-
-    /// The present outage. The server is asked again behind the caller, who need not wait for what is known to be away.
-    fn outage_asked_again(self: &Arc<Self>) -> Option<Outage> {
-        let outage = self.outage()?;
-        if !self.names.is_away() {
-            let (me, asked) = (self.clone(), Instant::now());
-            let asked_again = driver::spawn(async move {
-                let answer = me.sign_of_life().await;
-                me.judge(asked, &answer);
-            });
-            if let Err(why) = asked_again {
-                tracing::debug!(%why, "a server that is away is not asked again");
-            }
-        }
-        Some(outage)
-    }
-
-    fn away(&self, path: &str, outage: &Outage) -> SourceError {
-        let secs = outage.since.elapsed().as_secs();
-        let reason = format!("the server has not answered for {secs} s: {}", outage.why);
-        SourceError::Unreachable {
-            place: self.url(path),
-            reason,
-        }
-    }
-
     /// See [`crate::Source::list`]. During an outage, the last list.
     pub fn list(
         self: &Arc<Self>,
@@ -315,55 +246,6 @@ impl Remote {
         }
         self.names.shown.insert_list(path.as_bytes(), record);
         Ok(names.into_iter())
-    }
-
-    /// The answer to a question that may take many of the server. One that has an earlier answer waits `shortly`: while the server
-    /// answers anything.
-    fn ask<T: Send + 'static>(
-        self: &Arc<Self>,
-        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-        shortly: bool,
-    ) -> Result<T, Failure> {
-        let me = self.clone();
-        let work = async move {
-            let answer = match shortly {
-                true => me.while_it_answers(work).await,
-                false => work.await,
-            };
-            let failure = answer.as_ref().err().cloned();
-            me.or_a_sign(failure).await;
-            answer
-        };
-        let answer = driver::block(work, TOTAL * 2);
-        answer.unwrap_or_else(|why| Err(Failure::Other(why)))
-    }
-
-    /// Gives up once the server has answered nothing for a while, whoever asked. One answer may take longer: before that, a sign of life
-    /// is asked for.
-    async fn while_it_answers<T>(
-        &self,
-        work: impl Future<Output = Result<T, Failure>>,
-    ) -> Result<T, Failure> {
-        let began = Instant::now();
-        let silent_for = |time| !self.availability.answered_within(time) && began.elapsed() >= time;
-        let silence = async {
-            while !silent_for(AWAY_WAIT) {
-                tokio::time::sleep(LOOK_AGAIN).await;
-            }
-        };
-        let signs = async {
-            loop {
-                tokio::time::sleep(LOOK_AGAIN).await;
-                if silent_for(AWAY_WAIT / 2) {
-                    let _ = self.sign_of_life().await; // it is noted as one
-                }
-            }
-        };
-        tokio::select! {
-            done = work => done,
-            () = silence => Err(Failure::Late(AWAY_WAIT)),
-            () = signs => unreachable!("it ends with the others"),
-        }
     }
 
     /// Checks that there is anything at the address.

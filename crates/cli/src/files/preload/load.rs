@@ -19,12 +19,12 @@ const IN_A_ROW: usize = 16;
 
 /// The files that their source does not let be read, and its words.
 #[derive(Default)]
-pub struct Refused {
+pub struct RefusedFiles {
     errors: BTreeMap<String, SourceError>,
     in_a_row: usize,
 }
 
-impl Refused {
+impl RefusedFiles {
     pub fn has(&self, found: &FoundFile) -> bool {
         self.errors.contains_key(&found.path())
     }
@@ -66,7 +66,7 @@ pub async fn load(
     data: &Dataset,
     files: &[&FoundFile],
     teller: &mut Teller,
-    refused: &mut Refused,
+    refused: &mut RefusedFiles,
 ) -> Result<(), SourceError> {
     let done = Arc::new(AtomicU64::new(0));
     teller.began = Instant::now();
