@@ -205,6 +205,7 @@ mutants! {
         RestsPastDeadline = 1087,
         HalfMadeKept = 1088,
         StarvedKept = 1089,
+        NarrowKept = 1090,
     ]
     /// Those of a disk's journal, which its own tests see.
     JOURNAL: [

@@ -3,7 +3,8 @@
 //! A report says that two members do not come along with each other, and not whose fault that is. With m = 1 the reporter serves, and
 //! is believed. With m > 1 a data bucket that is cut off from all parity would have all of it put out by its word alone, and the group
 //! acknowledge without any: where the failure detector's evidence shows that the reporter misses more of those that it has to reach than
-//! whom it reports, it goes itself, and its bucket is made anew elsewhere. So does a reporter that is being filled where the one that it reports
+//! whom it reports, it goes itself, and its bucket is made anew elsewhere; where both miss as many, the one that reaches fewer of the group, for whoever took
+//! the other's place would not reach it either. So does a reporter that is being filled where the one that it reports
 //! is complete. That loses no more than its death would.
 
 use std::collections::BTreeSet;
@@ -55,7 +56,9 @@ impl StuckMembers {
                 half && !planted(Mutant::HalfMadeKept)
             };
             let goes = |by: &MemberSlot| match reach.missed(*by) {
-                as_many if as_many == misses => half_made(*by),
+                as_many if as_many == misses => {
+                    half_made(*by) || reach.missed_of_all(*by) > reach.missed_of_all(stuck)
+                }
                 missed => missed > misses,
             };
             match !missers.is_empty() && missers.iter().all(goes) {
@@ -105,6 +108,15 @@ impl<'a> MembersReach<'a> {
         let missed =
             |(other, _): &(MemberSlot, &Member)| has_to(*other) && self.are_apart(slot, *other);
         self.running().filter(missed).count()
+    }
+
+    /// The number of members that it does not reach. One that takes its place elsewhere would have to be filled by them.
+    fn missed_of_all(&self, slot: MemberSlot) -> usize {
+        let missed = |(other, _): &(MemberSlot, &Member)| self.are_apart(slot, *other);
+        match planted(Mutant::NarrowKept) {
+            true => 0,
+            false => self.running().filter(missed).count(),
+        }
     }
 }
 

@@ -56,6 +56,24 @@ fn a_data_bucket_that_reaches_no_parity_goes_itself() {
     assert_ne!(new.members[0].map(|x| x.node), Some(held[0]));
 }
 
+/// A data bucket that reaches one other alone, with one of two parities out of its reach: a group that bears all in the end.
+fn a_narrow_one_goes() -> Option<u8> {
+    let mut town = coded(5, "2+2", 1);
+    let held = nodes_of(&town, 1);
+    let all: Vec<NodeId> = town.map.nodes.keys().copied().collect();
+    let missed = all.iter().filter(|n| ![held[0], held[3]].contains(n));
+    let cuts: Cuts = missed.map(|n| pair(held[0], *n)).collect();
+    town.live_with(&cuts, None, Duration::from_secs(12));
+    let group = &town.map.groups[&GroupId(1)];
+    group.tolerates(|id| town.map.runs(id))
+}
+
+/// Regression: both miss one that they have to reach, so the parity went, and nobody could take its place: none reached the data bucket.
+#[test]
+fn where_both_miss_as_many_the_one_that_reaches_fewer_goes() {
+    assert_eq!(a_narrow_one_goes(), Some(2));
+}
+
 /// Parity that nobody hears is stuck itself, whoever is the first to say so.
 #[test]
 fn parity_that_nobody_reaches_goes() {
@@ -178,6 +196,10 @@ fn planners_that_do_not_look_at_cuts_are_seen() {
         (
             Mutant::BareUntilCalm,
             a_group_that_cuts_leave_without_parity_has_some_soon as fn(),
+        ),
+        (
+            Mutant::NarrowKept,
+            where_both_miss_as_many_the_one_that_reaches_fewer_goes,
         ),
         (
             Mutant::FirstServesBehindCut,
