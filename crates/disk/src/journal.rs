@@ -217,6 +217,11 @@ impl Journal {
         self.header.ring_bytes - (self.end.place - start) - self.pending_bytes()
     }
 
+    /// The bytes of the ring.
+    pub fn ring_bytes(&self) -> u64 {
+        self.header.ring_bytes
+    }
+
     /// The bytes of the ring that a record of so many bytes takes at most: those of a batch that it does not share.
     pub fn record_room(bytes: usize) -> u64 {
         batch_bytes(RECORD_HEADER + bytes) as u64

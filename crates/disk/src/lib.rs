@@ -44,7 +44,7 @@ pub use file::FileDevice;
 pub use format::{BATCH_BYTES_MAX, DiskId, JOURNAL_BYTES_MIN, VERSION};
 pub use journal::{Journal, JournalError};
 pub use pages::{
-    Checkpoint, Located, PAGES_VERSION, PageError, PageFile, PageFileError, PageImage, PageVersion,
-    PageWork, PagesOpenError, PagesPerformed,
+    Checkpoint, Located, PAGES_VERSION, PageBytes, PageError, PageFile, PageFileError, PageImage,
+    PageVersion, PageWork, PagesOpenError, PagesPerformed,
 };
 pub use replay::{EachRecord, OpenError};

@@ -11,8 +11,8 @@
 //!
 //! **The table is a log.** A checkpoint is one record of it, so it is there whole or not at all. With each some of the rows that have not changed
 //! are written again, in their order, four bytes for each byte of change: once all have been, whatever was written before
-//! the first of them is let go. So the log has at most the table two and a half times over, there is no pause in which it is written anew, and a
-//! start reads it and nothing else.
+//! the first of them is let go. So the log has the table some three times over, there is no pause in which it is written anew, and a
+//! start reads it and nothing else, and goes on with the sweep where it stood.
 //!
 //! **Not here.** The meaning of labels and headers (`staves-group`); when a page may be written (rule D-5); scrubbing.
 
@@ -21,13 +21,14 @@ mod format;
 mod limits;
 mod located;
 mod machine;
+mod mark;
 mod member;
 mod room;
 mod start;
 mod sweep;
 mod work;
 
-pub use self::checkpoint::{Checkpoint, PageFileError, PageImage, PageVersion};
+pub use self::checkpoint::{Checkpoint, PageBytes, PageFileError, PageImage, PageVersion};
 pub use self::format::PAGES_VERSION;
 pub use self::located::{Located, PageError};
 pub use self::machine::PageFile;

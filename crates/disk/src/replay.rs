@@ -121,7 +121,7 @@ fn read(device: &dyn Device, at: u64, into: &mut [u8]) -> Result<(), OpenError> 
     read.map_err(|error| OpenError::Read { at, bytes, error })
 }
 
-fn newest_header(device: &dyn Device) -> Result<JournalHeader, OpenError> {
+pub(crate) fn newest_header(device: &dyn Device) -> Result<JournalHeader, OpenError> {
     let mut newest: Option<JournalHeader> = None;
     let mut version = None;
     for offset in [0, BLOCK] {

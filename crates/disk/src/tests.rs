@@ -6,6 +6,7 @@ mod damage;
 mod files;
 mod golden;
 mod headers;
+mod page_room;
 mod pages;
 mod room;
 mod starts;

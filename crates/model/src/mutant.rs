@@ -230,6 +230,8 @@ mutants! {
         PagesSweptLetGo = 1139,
         PagesPlaceLeaked = 1140,
         PagesFailureForgotten = 1141,
+        PagesSweepForgotten = 1142,
+        PagesNoSpare = 1143,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

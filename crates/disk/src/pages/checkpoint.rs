@@ -4,7 +4,6 @@ use staves_model::{Epoch, GroupId, Label, MemberSlot};
 
 use super::format::{CHANGE_HEAD, PageRow, PageRows, TableChange, row_bytes};
 use super::limits::ROWS_MAX;
-use crate::format::crc;
 
 /// The version of a page.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,8 +25,19 @@ pub struct PageImage {
     pub page: u32,
     /// Its version.
     pub version: PageVersion,
-    /// A block of bytes; `None` if all of them are zero.
-    pub bytes: Option<Box<[u8]>>,
+    /// Its bytes.
+    pub bytes: PageBytes,
+}
+
+/// The bytes of a page that is to be kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PageBytes {
+    /// Those that are kept of it already: only its version is another.
+    Kept,
+    /// All of them zero.
+    Zero,
+    /// A block.
+    Block(Box<[u8]>),
 }
 
 /// Changes that are made together.
@@ -41,15 +51,17 @@ pub struct Checkpoint {
     pub forgotten: Vec<(GroupId, u32)>,
     /// Pages that come, or come in another version; none of them twice, none that goes.
     pub pages: Vec<PageImage>,
-    /// The first record of the members' journal that is still needed after it.
-    pub journal_from: u64,
+    /// The first record of the members' journal that is still needed after it; `None`: the same as before.
+    pub journal_from: Option<u64>,
 }
 
 /// A checkpoint that was not taken.
 #[derive(Debug, thiserror::Error)]
 pub enum PageFileError {
-    /// There are too few free places. Nothing has changed.
-    #[error("the disk has room for {free} more pages, and {needed} are to be written")]
+    /// There are too few free places; some are for pages that have one already. Nothing has changed.
+    #[error(
+        "{free} places for pages are free, some of them for pages that are written over, and {needed} are to be written"
+    )]
     Full {
         /// Places that are needed.
         needed: usize,
@@ -93,7 +105,7 @@ pub(super) type PlacedPages = Vec<(u32, Box<[u8]>)>;
 /// A checkpoint as changes of the table, in their order, and the pages that are written before.
 pub(super) fn changes_of(
     checkpoint: Checkpoint,
-    place: &mut dyn FnMut(&PageImage) -> u32,
+    place: &mut dyn FnMut(&PageImage) -> (u32, u32),
 ) -> (Vec<TableChange>, PlacedPages) {
     let gone = checkpoint.gone.into_iter().map(TableChange::Gone);
     let headers = checkpoint.headers.into_iter();
@@ -104,10 +116,7 @@ pub(super) fn changes_of(
     let mut writes = Vec::new();
     for image in checkpoint.pages {
         let (group, slot) = (image.group, image.slot);
-        let (place, sum) = match &image.bytes {
-            Some(bytes) => (place(&image), crc(bytes)),
-            None => (0, 0),
-        };
+        let (place, sum) = place(&image);
         let row = PageRow {
             page: image.page,
             place,
@@ -115,7 +124,9 @@ pub(super) fn changes_of(
             join: image.version.join,
             labels: image.version.labels,
         };
-        writes.extend(image.bytes.map(|bytes| (place, bytes)));
+        if let PageBytes::Block(bytes) = image.bytes {
+            writes.push((place, bytes));
+        }
         match changes.last_mut() {
             Some(TableChange::Pages(of)) if of.group == group && of.rows.len() < ROWS_MAX => {
                 of.rows.push(row);

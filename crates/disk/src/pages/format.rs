@@ -3,7 +3,10 @@
 //! ```text
 //! page file  0 magic "SPF1"   4 crc of 8..32   8 version   12 zero   16 disk id (16)   then zeroes; from 4096 on: a page at each place, 1, 2, ...
 //!
-//! record     0 the first record of the members' journal that is still needed (8)   then changes, made in their order
+//! record     0 the first record of the members' journal that is still needed (8)
+//!            8 the first record of the table that is still needed once this one is there (8)
+//!           16 the record with which the present sweep began (8; 0: none)   24 of the next group 0 or the next page and one (8)
+//!           32 the next group (4)   36 zero (4)   40 changes, made in their order
 //!
 //! change     0 kind (1)       1 columns   2 slot   3 zero   4 group (4)   8 count (4)   12 zero (4)   16 as many of these:
 //!            1 gone           nothing; count, columns and slot are 0
@@ -14,6 +17,7 @@
 
 use staves_model::{Epoch, GroupId, Label, MemberSlot};
 
+use super::mark::Sweep;
 use crate::device::BLOCK_BYTES;
 use crate::format::{DiskId, crc};
 
@@ -25,7 +29,7 @@ const HEADER_END: usize = 32;
 /// The most columns, a label for each data bucket, so that no record says anything else.
 pub(crate) const COLUMNS_MAX: usize = 32;
 /// The bytes of a record before its changes.
-const RECORD_HEAD: usize = 8;
+const RECORD_HEAD: usize = 40;
 /// The bytes of a change before what it has.
 pub(crate) const CHANGE_HEAD: usize = 16;
 
@@ -183,29 +187,45 @@ impl PageRow {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct TableRecord {
     pub(crate) journal_from: u64,
+    pub(crate) kept_from: u64,
+    pub(crate) sweep: Sweep,
     pub(crate) changes: Vec<TableChange>,
 }
 
 impl TableRecord {
+    /// The bytes of it.
+    pub(crate) fn bytes(&self) -> usize {
+        RECORD_HEAD + self.changes.iter().map(TableChange::bytes).sum::<usize>()
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let bytes: usize = self.changes.iter().map(TableChange::bytes).sum();
-        let mut out = Vec::with_capacity(RECORD_HEAD + bytes);
-        out.extend_from_slice(&self.journal_from.to_le_bytes());
+        let mut out = Vec::with_capacity(self.bytes());
+        let Sweep { at, since } = self.sweep;
+        for number in [self.journal_from, self.kept_from, since.unwrap_or(0), at.1] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        out.extend_from_slice(&at.0.0.to_le_bytes());
+        out.extend_from_slice(&[0; 4]);
         self.changes
             .iter()
             .for_each(|change| change.encode(&mut out));
-        assert_eq!(
-            out.len(),
-            RECORD_HEAD + bytes,
-            "bytes that were not counted"
-        );
+        assert_eq!(out.len(), self.bytes(), "bytes that were not counted");
         out
     }
 
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<TableRecord> {
         let at = &mut bytes;
+        let mut number = || Some(u64::from_le_bytes(take(at)?));
+        let [journal_from, kept_from, since, next] = [number()?, number()?, number()?, number()?];
+        let group = GroupId(u32::from_le_bytes(take(at)?));
+        let _: [u8; 4] = take(at)?;
         let mut record = TableRecord {
-            journal_from: u64::from_le_bytes(take(at)?),
+            journal_from,
+            kept_from,
+            sweep: Sweep {
+                at: (group, next),
+                since: Some(since).filter(|since| *since != 0),
+            },
             changes: Vec::new(),
         };
         while !at.is_empty() {
@@ -267,6 +287,11 @@ mod tests {
         ];
         let record = TableRecord {
             journal_from: 77,
+            kept_from: 78,
+            sweep: Sweep {
+                at: (GroupId(3), 80),
+                since: Some(79),
+            },
             changes,
         };
         let bytes = record.encode();
@@ -275,7 +300,10 @@ mod tests {
                 kind, columns, slot, 0, group, 0, 0, 0, count, 0, 0, 0, 0, 0, 0, 0,
             ]
         };
-        let mut expected = vec![77, 0, 0, 0, 0, 0, 0, 0];
+        let mut expected = Vec::new();
+        for number in [77, 78, 79, 80u64, 3] {
+            expected.extend(number.to_le_bytes());
+        }
         expected.extend(head(1, 0, 0, 7, 0));
         expected.extend(head(2, 0, 0, 7, 2));
         expected.extend([8, 9]);
@@ -294,6 +322,8 @@ mod tests {
     fn bytes_that_are_cut_or_changed_are_no_record_or_another_one_and_no_panic() {
         let record = TableRecord {
             journal_from: 1,
+            kept_from: 1,
+            sweep: Sweep::default(),
             changes: vec![
                 TableChange::Header(GroupId(7), vec![8, 9]),
                 TableChange::Forgotten(GroupId(1), vec![5, 6]),

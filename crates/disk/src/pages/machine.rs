@@ -2,20 +2,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use staves_model::GroupId;
 use staves_model::mutant::{Mutant, planted};
+use staves_model::{Epoch, GroupId, Label, MemberSlot};
 
 use super::checkpoint::{
-    Checkpoint, PageFileError, PageImage, PageVersion, PlacedPages, change_bytes, changes_of,
+    Checkpoint, PageBytes, PageFileError, PageImage, PageVersion, PlacedPages, change_bytes,
+    changes_of,
 };
 use super::format::{TableChange, TableRecord};
-use super::limits::{CHANGE_BYTES_MIN, SWEPT_PER_CHANGED};
+use super::limits::{CHANGE_BYTES_MIN, ROOM_PART, SPARE_MIN, SPARE_PART, SWEPT_PER_CHANGED};
 use super::located::Located;
+use super::mark::Sweep;
 use super::member::{StoredMember, StoredRow};
-use super::room::{bytes_with, check, kept_place};
-use super::sweep::{Sweep, swept};
+use super::room::{bytes_with, check, kept_place, placed};
+use super::sweep::swept;
 use super::work::{PageWork, PagesPerformed};
-use crate::format::DiskId;
+use crate::device::Device;
+use crate::format::{DiskId, crc};
 use crate::journal::Journal;
 use crate::places::FreePlaces;
 
@@ -32,6 +35,8 @@ pub struct PageFile {
     pub(super) bytes_max: u64,
     pub(super) change_bytes_max: usize,
     pub(super) sweep: Sweep,
+    /// Records of the table below this number are let go.
+    pub(super) kept_from: u64,
     pub(super) journal_from: u64,
     pub(super) failed: Option<String>,
 }
@@ -71,14 +76,24 @@ impl PageFile {
     pub fn pages(&self, group: GroupId) -> impl Iterator<Item = (u32, PageVersion)> + '_ {
         let member = self.members.get(&group);
         member.into_iter().flat_map(|member| {
-            #[allow(clippy::cast_possible_truncation)] // pages have numbers of 32 bits
-            let pages = 0..member.rows.len() as u32;
-            pages.filter_map(|page| {
-                let row = member.page_row(page)?;
-                let (join, labels) = (row.join, row.labels);
+            member.rows(0).filter_map(|(page, row)| {
+                let (join, labels) = (row.join, member.labels_of(page)?.to_vec());
                 Some((page, PageVersion { join, labels }))
             })
         })
+    }
+
+    /// The slot of a group's pages; `None` if none is kept.
+    pub fn slot(&self, group: GroupId) -> Option<MemberSlot> {
+        let member = self.members.get(&group)?;
+        (member.count > 0).then_some(member.slot)
+    }
+
+    /// The version of a page: the epoch in which its member had joined, and its labels.
+    pub fn version(&self, group: GroupId, page: u32) -> Option<(Epoch, &[Label])> {
+        let member = self.members.get(&group)?;
+        let row = member.row(page)?;
+        Some((row.join, member.labels_of(page)?))
     }
 
     /// The place of a page; `None` if it is not kept.
@@ -98,75 +113,119 @@ impl PageFile {
     /// See [`PageFileError`]. Nothing has changed then.
     ///
     /// # Panics
-    /// If a page is no block, is there twice, or is of another slot than others of its member.
+    /// If a page is no block, is there twice, is said to be kept and is not, or is of another slot than others of its member, which must be gone
+    /// first; if the journal's mark goes back.
     pub fn begin(&mut self, checkpoint: Checkpoint) -> Result<PageWork, PageFileError> {
         if let Some(why) = &self.failed {
             return Err(PageFileError::Failed(why.clone()));
         }
         check(&self.members, &checkpoint);
+        let from = checkpoint.journal_from.unwrap_or(self.journal_from);
+        assert!(from >= self.journal_from, "the journal's mark goes back");
         self.fits(&checkpoint)?;
         let Some(table) = self.table.take() else {
             let why = "a checkpoint was begun and not brought back";
-            return Err(PageFileError::Failed(why.into()));
+            let why = self.failed.get_or_insert(why.into());
+            return Err(PageFileError::Failed(why.clone()));
         };
-        let fresh = match self.take_places(&checkpoint) {
-            Ok(fresh) => fresh,
+        let work = self.work(checkpoint, &table);
+        match work {
+            Ok((record, writes)) => Ok(PageWork {
+                table,
+                writes,
+                record,
+            }),
             Err(full) => {
                 self.table = Some(table);
-                return Err(full);
+                Err(full)
             }
-        };
-        let next = table.last() + 1;
-        let (record, writes, goes_on) = self.plan(checkpoint, fresh);
-        let since = self.sweep.since.unwrap_or(next);
-        let (sweep, let_go) = match goes_on {
-            // What was written before all of it is let go, and it begins anew.
-            None => (Sweep::default(), Some(since)),
-            Some(at) => {
-                let since = Some(since);
-                (Sweep { at, since }, None)
-            }
-        };
-        let let_go = match planted(Mutant::PagesSweptLetGo) {
-            true => Some(next),
-            false => let_go,
-        };
-        Ok(PageWork {
-            table,
-            writes,
-            record,
-            sweep,
-            let_go,
-        })
+        }
     }
 
-    /// A free place for each page that has bytes, all or none.
+    /// The record of a checkpoint, and the pages that are written before it.
+    fn work(
+        &mut self,
+        checkpoint: Checkpoint,
+        table: &Journal,
+    ) -> Result<(TableRecord, PlacedPages), PageFileError> {
+        let fresh = self.take_places(&checkpoint)?;
+        let next = table.last() + 1;
+        let is_low = table.room_reserved() < table.ring_bytes() / ROOM_PART;
+        let (mut record, writes, goes_on) = self.plan(checkpoint, &fresh, is_low);
+        let since = self.sweep.since.unwrap_or(next);
+        (record.sweep, record.kept_from) = match goes_on {
+            // What was written before all of it is let go, and it begins anew.
+            None => (Sweep::default(), since),
+            Some(at) => {
+                let since = Some(since);
+                (Sweep { at, since }, self.kept_from)
+            }
+        };
+        if planted(Mutant::PagesSweptLetGo) {
+            record.kept_from = next;
+        }
+        let (bytes, max) = (Journal::record_room(record.bytes()), table.room_reserved());
+        if bytes > max {
+            fresh.iter().for_each(|place| self.places.give(*place));
+            return Err(PageFileError::TableFull { bytes, max });
+        }
+        Ok((record, writes))
+    }
+
+    /// A free place for each page that has bytes, all or none. Some are for pages that have one already.
     fn take_places(&mut self, checkpoint: &Checkpoint) -> Result<Vec<u32>, PageFileError> {
-        let writes = checkpoint.pages.iter().filter(|page| page.bytes.is_some());
-        let needed = writes.filter(|page| kept_place(&self.members, page).is_none());
-        let (needed, free) = (needed.count(), self.places.free());
+        let writes = checkpoint.pages.iter();
+        let writes = writes.filter(|page| matches!(page.bytes, PageBytes::Block(_)));
+        let (mut needed, mut new) = (0, 0);
+        for image in writes.filter(|page| kept_place(&self.members, page).is_none()) {
+            needed += 1;
+            new += usize::from(placed(&self.members, image).is_none());
+        }
+        let free = self.places.free();
+        let spare = match new > 0 && !planted(Mutant::PagesNoSpare) {
+            true => self.spare_places() as usize,
+            false => 0,
+        };
+        let full = PageFileError::Full { needed, free };
+        if needed + spare > free as usize {
+            return Err(full);
+        }
         let runs = u32::try_from(needed).ok().and_then(|n| self.places.take(n));
         let places = runs.map(|runs| runs.into_iter().flatten().collect());
-        places.ok_or(PageFileError::Full { needed, free })
+        places.ok_or(full)
+    }
+
+    /// Places that pages without one do not get: so many pages that have one can be written over at once, however full the disk is.
+    pub fn spare_places(&self) -> u32 {
+        let all = self.places.count() + self.places.free();
+        (all / SPARE_PART).max(SPARE_MIN)
     }
 
     /// The record of a checkpoint, the pages that are written before, and where the sweep goes on; `None` if it is done.
     fn plan(
         &self,
         checkpoint: Checkpoint,
-        fresh: Vec<u32>,
+        fresh: &[u32],
+        is_low: bool,
     ) -> (TableRecord, PlacedPages, Option<(GroupId, u64)>) {
-        let journal_from = checkpoint.journal_from;
-        let mut taken = 0;
-        let mut place = |page: &PageImage| {
-            kept_place(&self.members, page).unwrap_or_else(|| {
-                taken += 1;
-                fresh[taken - 1]
-            })
+        let journal_from = checkpoint.journal_from.unwrap_or(self.journal_from);
+        let mut fresh = fresh.iter().copied();
+        let mut place = |page: &PageImage| match &page.bytes {
+            PageBytes::Zero => (0, 0),
+            PageBytes::Kept => placed(&self.members, page).unwrap_or((0, 0)),
+            PageBytes::Block(bytes) => {
+                let place = kept_place(&self.members, page).or_else(|| fresh.next());
+                (place.unwrap_or(0), crc(bytes))
+            }
         };
         let (changes, writes) = changes_of(checkpoint, &mut place);
+        assert!(
+            writes.iter().all(|(place, _)| *place != 0),
+            "as many places were taken"
+        );
         let changed: usize = changes.iter().map(TableChange::bytes).sum();
-        let quota = changed.max(CHANGE_BYTES_MIN) * SWEPT_PER_CHANGED;
+        let faster = if is_low { 4 } else { 1 };
+        let quota = changed.max(CHANGE_BYTES_MIN) * SWEPT_PER_CHANGED * faster;
         let swept = swept(&self.members, self.sweep, quota);
         // Rows as they were before, then the changes.
         let changes = match planted(Mutant::PagesSweepOverrides) {
@@ -175,6 +234,8 @@ impl PageFile {
         };
         let record = TableRecord {
             journal_from,
+            kept_from: 0,
+            sweep: Sweep::default(),
             changes,
         };
         (record, writes, (!swept.is_done).then_some(swept.at))
@@ -188,7 +249,6 @@ impl PageFile {
         let PagesPerformed {
             table,
             record,
-            sweep,
             outcome,
         } = performed;
         self.table = Some(table);
@@ -209,8 +269,27 @@ impl PageFile {
             }
         }
         self.journal_from = record.journal_from;
+        (self.sweep, self.kept_from) = (record.sweep, record.kept_from);
         self.bytes = self.members.values().map(StoredMember::bytes).sum();
-        self.sweep = sweep;
+        Ok(())
+    }
+
+    /// Marks on disk where the table ends, after which damage to its last record is seen as such.
+    ///
+    /// # Errors
+    /// [`PageFileError::Failed`].
+    pub fn close(mut self, table: &dyn Device) -> Result<(), PageFileError> {
+        if let Some(why) = self.failed {
+            return Err(PageFileError::Failed(why));
+        }
+        let Some(journal) = &mut self.table else {
+            return Err(PageFileError::Failed("a checkpoint is under way".into()));
+        };
+        journal.mark_end();
+        while let Some(commit) = journal.next_commit() {
+            let done = journal.finish(commit.perform(table));
+            done.map_err(|error| PageFileError::Failed(error.to_string()))?;
+        }
         Ok(())
     }
 
@@ -230,14 +309,13 @@ impl PageFile {
         }
     }
 
-    /// Makes a change of the table. FreePlaces that nothing names any more are added to `left`, and those that something names taken off.
+    /// Makes a change of the table. Places that nothing names any more are added to `left`, and those that something names taken off.
     pub(super) fn apply(&mut self, change: TableChange, left: &mut BTreeSet<u32>) {
         let named = |row: StoredRow| Some(row.place).filter(|place| *place != 0);
         match change {
             TableChange::Gone(group) => {
                 let member = self.members.remove(&group).unwrap_or_default();
-                let rows = member.rows.into_iter().filter(|row| row.is_there);
-                left.extend(rows.filter_map(named));
+                left.extend(member.rows(0).filter_map(|(_, row)| named(row)));
             }
             TableChange::Header(group, bytes) => {
                 self.members.entry(group).or_default().header = Some(bytes);
@@ -250,8 +328,7 @@ impl PageFile {
             TableChange::Pages(of) => {
                 let member = self.members.entry(of.group).or_default();
                 if member.count == 0 {
-                    (member.slot, member.columns) = (of.slot, of.columns);
-                    (member.rows, member.labels) = (Vec::new(), Vec::new());
+                    member.clear(of.slot, of.columns);
                 }
                 for row in &of.rows {
                     left.extend(member.put(row).and_then(named));

@@ -1,5 +1,7 @@
 //! The pages that are kept of a member, by number, as the table has them.
 
+use std::collections::BTreeMap;
+
 use staves_model::{Epoch, Label, MemberSlot};
 
 use super::format::{PageRow, row_bytes};
@@ -21,6 +23,18 @@ const NO_ROW: StoredRow = StoredRow {
     is_there: false,
 };
 
+/// Rows that lie together in memory: a page that is far from all others costs no more than these.
+const CHUNK: u32 = 64;
+
+/// Rows and their labels; those that are not there are empty.
+#[derive(Clone, Debug)]
+struct RowChunk {
+    rows: Vec<StoredRow>,
+    labels: Vec<Label>,
+    /// Rows that are there.
+    count: usize,
+}
+
 /// A member's pages and header.
 #[derive(Debug, Default)]
 pub(super) struct StoredMember {
@@ -28,21 +42,29 @@ pub(super) struct StoredMember {
     pub(super) slot: MemberSlot,
     /// Labels of each page; 0 while it has no page.
     pub(super) columns: usize,
-    /// By page.
-    pub(super) rows: Vec<StoredRow>,
-    pub(super) labels: Vec<Label>,
+    /// By number of the page, in chunks.
+    chunks: BTreeMap<u32, RowChunk>,
     /// Rows that are there.
     pub(super) count: usize,
 }
 
 impl StoredMember {
-    pub(super) fn row(&self, page: u32) -> Option<StoredRow> {
-        let row = self.rows.get(page as usize).copied();
-        row.filter(|row| row.is_there)
+    /// A member without pages, whose pages have so many labels.
+    pub(super) fn clear(&mut self, slot: MemberSlot, columns: usize) {
+        (self.slot, self.columns) = (slot, columns);
+        self.chunks.clear();
     }
 
-    fn labels_of(&self, page: u32) -> &[Label] {
-        &self.labels[page as usize * self.columns..][..self.columns]
+    pub(super) fn row(&self, page: u32) -> Option<StoredRow> {
+        let chunk = self.chunks.get(&(page / CHUNK))?;
+        let row = chunk.rows[(page % CHUNK) as usize];
+        Some(row).filter(|row| row.is_there)
+    }
+
+    pub(super) fn labels_of(&self, page: u32) -> Option<&[Label]> {
+        let chunk = self.chunks.get(&(page / CHUNK))?;
+        let at = (page % CHUNK) as usize * self.columns;
+        Some(&chunk.labels[at..at + self.columns])
     }
 
     pub(super) fn page_row(&self, page: u32) -> Option<PageRow> {
@@ -52,41 +74,61 @@ impl StoredMember {
             place: row.place,
             sum: row.sum,
             join: row.join,
-            labels: self.labels_of(page).to_vec(),
+            labels: self.labels_of(page)?.to_vec(),
         })
+    }
+
+    /// All of its rows from a page on, in order.
+    pub(super) fn rows(&self, from: u32) -> impl Iterator<Item = (u32, StoredRow)> + '_ {
+        let chunks = self.chunks.range(from / CHUNK..);
+        let rows = chunks.flat_map(|(chunk, of)| {
+            let pages = (0..CHUNK).map(move |at| chunk * CHUNK + at);
+            pages.zip(of.rows.iter().copied())
+        });
+        rows.filter(move |(page, row)| *page >= from && row.is_there)
     }
 
     /// Takes a row, and returns the one that it had of that page.
     pub(super) fn put(&mut self, row: &PageRow) -> Option<StoredRow> {
         let before = self.row(row.page);
-        let at = row.page as usize;
-        if self.rows.len() <= at {
-            self.rows.resize(at + 1, NO_ROW);
-            let unwritten = Label::default();
-            self.labels.resize((at + 1) * self.columns, unwritten);
-        }
-        self.rows[at] = StoredRow {
+        let columns = self.columns;
+        let chunk = self.chunks.entry(row.page / CHUNK);
+        let chunk = chunk.or_insert_with(|| RowChunk {
+            rows: vec![NO_ROW; CHUNK as usize],
+            labels: vec![Label::default(); CHUNK as usize * columns],
+            count: 0,
+        });
+        let at = (row.page % CHUNK) as usize;
+        chunk.rows[at] = StoredRow {
             place: row.place,
             sum: row.sum,
             join: row.join,
             is_there: true,
         };
-        self.labels[at * self.columns..][..self.columns].copy_from_slice(&row.labels);
+        chunk.labels[at * columns..][..columns].copy_from_slice(&row.labels);
+        chunk.count += usize::from(before.is_none());
         self.count += usize::from(before.is_none());
         before
     }
 
     /// Rows from a page on: as many as a record has, and as fit into so many bytes, but one at least.
-    pub(super) fn rows_from(&self, page: u32, bytes: usize) -> Vec<PageRow> {
+    pub(super) fn rows_from(&self, page: u64, bytes: usize) -> Vec<PageRow> {
         let most = (bytes / row_bytes(self.columns)).clamp(1, ROWS_MAX);
-        #[allow(clippy::cast_possible_truncation)] // pages have numbers of 32 bits
-        let rows = (page..self.rows.len() as u32).filter_map(|page| self.page_row(page));
-        rows.take(most).collect()
+        let Ok(page) = u32::try_from(page) else {
+            return Vec::new(); // behind the last page that there can be
+        };
+        let pages = self.rows(page).map(|(page, _)| page).take(most);
+        pages.filter_map(|page| self.page_row(page)).collect()
     }
 
     pub(super) fn forget(&mut self, page: u32) -> Option<StoredRow> {
         let before = self.row(page)?;
-        self.rows[page as usize].is_there = false;
+        let chunk = self.chunks.get_mut(&(page / CHUNK))?;
+        chunk.rows[(page % CHUNK) as usize] = NO_ROW;
+        chunk.count -= 1;
+        if chunk.count == 0 {
+            self.chunks.remove(&(page / CHUNK));
+        }
         self.count -= 1;
         Some(before)
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use staves_model::GroupId;
 use staves_model::mutant::{Mutant, planted};
 
-use super::checkpoint::{Checkpoint, PageImage};
+use super::checkpoint::{Checkpoint, PageBytes, PageImage};
 use super::format::{COLUMNS_MAX, row_bytes};
 use super::limits::MEMBER_BYTES;
 use super::member::StoredMember;
@@ -26,11 +26,17 @@ pub(super) fn check(members: &Members, checkpoint: &Checkpoint) {
         );
         let columns = image.version.labels.len();
         assert!((1..=COLUMNS_MAX).contains(&columns), "{columns} labels");
-        let size = image
-            .bytes
-            .as_ref()
-            .map_or(BLOCK_BYTES, |bytes| bytes.len());
-        assert_eq!(size, BLOCK_BYTES, "a page is a block");
+        match &image.bytes {
+            PageBytes::Block(bytes) => assert_eq!(bytes.len(), BLOCK_BYTES, "a page is a block"),
+            PageBytes::Kept => {
+                let stays = members
+                    .get(&group)
+                    .filter(|_| !checkpoint.gone.contains(&group));
+                let row = stays.and_then(|member| member.row(page));
+                assert!(row.is_some(), "page {page} of {group} is not kept");
+            }
+            PageBytes::Zero => {}
+        }
         let known = members
             .get(&group)
             .filter(|member| member.count > 0 && !checkpoint.gone.contains(&group));
@@ -42,18 +48,25 @@ pub(super) fn check(members: &Members, checkpoint: &Checkpoint) {
             "a page of another slot of {group}"
         );
     }
+    let mut headers = BTreeSet::new();
+    for (group, _) in &checkpoint.headers {
+        assert!(headers.insert(group), "two headers of {group}");
+    }
     for gone in &checkpoint.forgotten {
         assert!(!seen.contains(gone), "{gone:?} is forgotten and written");
     }
 }
 
-/// The place that a page keeps: none, for nothing is written in place.
-pub(super) fn kept_place(members: &Members, image: &PageImage) -> Option<u32> {
-    if !planted(Mutant::PagesInPlace) {
-        return None;
-    }
+/// The place and check sum of what is kept of a page, if it has a place.
+pub(super) fn placed(members: &Members, image: &PageImage) -> Option<(u32, u32)> {
     let row = members.get(&image.group)?.row(image.page)?;
-    Some(row.place).filter(|place| *place != 0)
+    (row.place != 0).then_some((row.place, row.sum))
+}
+
+/// The place that the next version of a page keeps: none, for nothing is written in place.
+pub(super) fn kept_place(members: &Members, image: &PageImage) -> Option<u32> {
+    let (place, _) = placed(members, image).filter(|_| planted(Mutant::PagesInPlace))?;
+    Some(place)
 }
 
 /// The bytes of the table's rows after a checkpoint, at most.

@@ -4,16 +4,21 @@ use std::collections::BTreeSet;
 use std::error::Error;
 use std::io;
 
+use staves_model::mutant::{Mutant, planted};
+
 use super::format::{PAGES_VERSION, TableRecord, header, parse_header};
 use super::limits::{CHANGE_PART, ROWS_PART, TABLE_BYTES_MIN};
 use super::machine::PageFile;
+use super::mark::Sweep;
 use super::member::StoredMember;
-use super::sweep::Sweep;
 use crate::device::{BLOCK_BYTES, Device};
-use crate::format::{DiskId, RING_OFFSET};
+use crate::format::DiskId;
 use crate::journal::Journal;
 use crate::places::FreePlaces;
-use crate::replay::OpenError;
+use crate::replay::{OpenError, newest_header};
+
+/// The end of places that are used: they have 32 bits.
+const PLACES_END: u64 = u32::MAX as u64 - 127;
 
 /// A page file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -74,25 +79,33 @@ impl PageFile {
         if version != PAGES_VERSION {
             return Err(PagesOpenError::Version(version));
         }
-        let end = pages.bytes() / BLOCK_BYTES as u64;
-        let end = u32::try_from(end).unwrap_or(u32::MAX); // what lies beyond is not used
-        let ring = table.bytes().saturating_sub(RING_OFFSET);
+        // Before anything is written to it.
+        if newest_header(table)?.disk != disk {
+            return Err(PagesOpenError::OtherDisk);
+        }
+        let end = (pages.bytes() / BLOCK_BYTES as u64).min(PLACES_END);
+        #[allow(clippy::cast_possible_truncation)] // PLACES_END
+        let places = FreePlaces::new(end as u32);
         let mut file = PageFile {
             disk,
             members: Default::default(),
-            places: FreePlaces::new(end),
+            places,
             table: None,
             bytes: 0,
-            bytes_max: ring / 100 * ROWS_PART,
+            bytes_max: 0,
             change_bytes_max: 0,
             sweep: Sweep::default(),
+            kept_from: 1,
             journal_from: 1,
             failed: None,
         };
-        let journal = Journal::open(table, &mut |_, bytes| file.replay(bytes))?;
-        if journal.disk() != disk {
-            return Err(PagesOpenError::OtherDisk);
+        let mut journal = Journal::open(table, &mut |_, bytes| file.replay(bytes))?;
+        if file.kept_from > journal.last() + 1 {
+            let what = "its last record lets go of some that do not exist".to_owned();
+            return Err(PagesOpenError::Contradiction(what));
         }
+        journal.let_go(file.kept_from);
+        file.bytes_max = journal.ring_bytes() / 100 * ROWS_PART;
         file.change_bytes_max = journal.record_bytes_max() / CHANGE_PART;
         file.table = Some(journal);
         file.claim_places()?;
@@ -107,13 +120,16 @@ impl PageFile {
             self.apply(change, &mut BTreeSet::new());
         }
         self.journal_from = record.journal_from;
+        self.kept_from = record.kept_from;
+        if !planted(Mutant::PagesSweepForgotten) {
+            self.sweep = record.sweep;
+        }
         Ok(())
     }
 
     fn claim_places(&mut self) -> Result<(), PagesOpenError> {
         for (group, member) in &self.members {
-            let rows = member.rows.iter().enumerate();
-            for (page, row) in rows.filter(|(_, row)| row.is_there && row.place != 0) {
+            for (page, row) in member.rows(0).filter(|(_, row)| row.place != 0) {
                 if !self.places.claim(row.place) {
                     let what = format!(
                         "place {} of page {page} of group {} is another page's, or beyond the end",

@@ -5,16 +5,8 @@ use std::collections::BTreeMap;
 use staves_model::GroupId;
 
 use super::format::{PageRows, TableChange};
+use super::mark::Sweep;
 use super::member::StoredMember;
-
-/// The rewriting of rows that do not change: from the first one to the last, again and again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Sweep {
-    /// The next member, and of it 0: its header, or the next page and one.
-    pub(super) at: (GroupId, u64),
-    /// The first record of the table's journal that was written since it began.
-    pub(super) since: Option<u64>,
-}
 
 /// Rows as they are before a checkpoint, for so many bytes.
 pub(super) fn swept(
@@ -66,9 +58,7 @@ impl Swept {
             self.at.1 = 1;
         }
         while self.left > 0 {
-            #[allow(clippy::cast_possible_truncation)] // pages have numbers of 32 bits
-            let from = (self.at.1 - 1) as u32;
-            let rows = member.rows_from(from, self.left);
+            let rows = member.rows_from(self.at.1 - 1, self.left);
             let Some(last) = rows.last() else {
                 return true;
             };

@@ -4,7 +4,6 @@ use staves_model::mutant::{Mutant, planted};
 
 use super::format::TableRecord;
 use super::located::offset;
-use super::sweep::Sweep;
 use crate::device::{BLOCK_BYTES, Device};
 use crate::journal::{Journal, JournalError};
 
@@ -19,9 +18,6 @@ pub struct PageWork {
     /// Pages and their places.
     pub(super) writes: Vec<(u32, Box<[u8]>)>,
     pub(super) record: TableRecord,
-    pub(super) sweep: Sweep,
-    /// Records of the table below this number are let go after it.
-    pub(super) let_go: Option<u64>,
 }
 
 /// A checkpoint that was tried, for [`PageFile::finish`](crate::PageFile::finish).
@@ -30,7 +26,6 @@ pub struct PageWork {
 pub struct PagesPerformed {
     pub(super) table: Journal,
     pub(super) record: TableRecord,
-    pub(super) sweep: Sweep,
     pub(super) outcome: Result<(), String>,
 }
 
@@ -45,7 +40,6 @@ impl PageWork {
         PagesPerformed {
             table: self.table,
             record: self.record,
-            sweep: self.sweep,
             outcome,
         }
     }
@@ -71,13 +65,12 @@ impl PageWork {
     }
 
     fn write_table(&mut self, device: &dyn Device) -> Result<(), JournalError> {
-        self.table.append(&self.record.encode())?;
+        // It is what lets others be let go.
+        self.table.append_reserved(&self.record.encode())?;
         while let Some(commit) = self.table.next_commit() {
             self.table.finish(commit.perform(device))?;
         }
-        if let Some(below) = self.let_go {
-            self.table.let_go(below);
-        }
+        self.table.let_go(self.record.kept_from);
         Ok(())
     }
 }

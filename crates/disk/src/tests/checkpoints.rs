@@ -10,11 +10,13 @@ use staves_model::mutant::Mutant;
 
 use super::pages::{Disks, Kept, image, of_rows};
 use crate::faulty::FaultyDevice;
-use crate::{Checkpoint, PageFileError, PageImage};
+use crate::{Checkpoint, PageBytes, PageFileError, PageImage};
 
 fn some_changes(rng: &mut SmallRng, kept: &Kept) -> Checkpoint {
     let mut checkpoint = Checkpoint {
-        journal_from: kept.journal_from + rng.random_range(0..5),
+        journal_from: rng
+            .random_bool(0.7)
+            .then(|| kept.journal_from + rng.random_range(0..5)),
         ..Checkpoint::default()
     };
     if rng.random_bool(0.1) {
@@ -32,6 +34,23 @@ fn some_changes(rng: &mut SmallRng, kept: &Kept) -> Checkpoint {
         pages.insert((group, page), image(rng, group, page));
     }
     for _ in 0..rng.random_range(0..3) {
+        // Another version of what is kept.
+        let at = rng.random_range(0..kept.pages.len().max(1));
+        let Some((group, page)) = kept
+            .pages
+            .keys()
+            .nth(at)
+            .map(|(group, page)| (group.0, *page))
+        else {
+            continue;
+        };
+        let mut again = image(rng, group, page);
+        again.bytes = PageBytes::Kept;
+        if !checkpoint.gone.contains(&GroupId(group)) {
+            pages.insert((group, page), again);
+        }
+    }
+    for _ in 0..rng.random_range(0..3) {
         let gone = (rng.random_range(0..4), rng.random_range(0..25));
         if !pages.contains_key(&gone) {
             checkpoint.forgotten.push((GroupId(gone.0), gone.1));
@@ -44,11 +63,26 @@ fn some_changes(rng: &mut SmallRng, kept: &Kept) -> Checkpoint {
 /// So many rows that a sweep takes several checkpoints.
 fn add_rows(rng: &mut SmallRng, disks: &Disks, kept: &mut Kept) {
     let mut file = disks.open();
-    for pages in [100..400, 400..700] {
+    for pages in (100..700).step_by(100).map(|from| from..from + 100) {
         let rows = of_rows(rng, 3, pages);
         kept.change(&rows);
         let done = disks.checkpoint(&mut file, rows);
         done.expect("the disks are well");
+    }
+}
+
+/// Some faults come at once, others after a while, or none.
+fn begin_a_fault(rng: &mut SmallRng, disks: &Disks) {
+    match rng.random_range(0..7) {
+        4 => disks.table.fail_syncs(true),
+        5 => disks.pages.fail_writes(Some(std::io::ErrorKind::Other)),
+        0 => disks.pages.power_off_after(rng.random_range(0..20)),
+        1 => disks.table.power_off_after(rng.random_range(0..20)),
+        2 => disks.pages.fail_syncs(true),
+        3 => disks
+            .table
+            .fail_writes(Some(std::io::ErrorKind::StorageFull)),
+        _ => {}
     }
 }
 
@@ -65,21 +99,17 @@ fn lives(seed: u64) {
     }
     // The checkpoint that was under way when the last life ended.
     let mut perhaps: Option<Kept> = None;
-    for _ in 0..rng.random_range(2..7) {
+    let last = rng.random_range(2..7);
+    for life in 0..=last {
         let mut file = disks.open();
         let there = Kept::of(&file, &disks.pages).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let is_known = there == kept || perhaps.as_ref() == Some(&there);
         assert!(is_known, "seed {seed}: it is no checkpoint that was made");
         (kept, perhaps) = (there, None);
-        match rng.random_range(0..5) {
-            0 => disks.pages.power_off_after(rng.random_range(0..20)),
-            1 => disks.table.power_off_after(rng.random_range(0..20)),
-            2 => disks.pages.fail_syncs(true),
-            3 => disks
-                .table
-                .fail_writes(Some(std::io::ErrorKind::StorageFull)),
-            _ => {}
+        if life == last {
+            return;
         }
+        begin_a_fault(&mut rng, &disks);
         for _ in 0..rng.random_range(1..25) {
             let checkpoint = some_changes(&mut rng, &kept);
             let mut next = kept.clone();
@@ -90,7 +120,9 @@ fn lives(seed: u64) {
                     perhaps = Some(next);
                     break;
                 }
-                Err(PageFileError::Full { needed, free }) => assert!(needed > free as usize),
+                Err(PageFileError::Full { needed, free }) => {
+                    assert!(needed + file.spare_places() as usize > free as usize);
+                }
                 Err(error) => panic!("seed {seed}: {error}"),
             }
             let there = Kept::of(&file, &disks.pages);
@@ -125,6 +157,8 @@ fn planted_bugs_are_found() {
     let round = "tests::pages::a_table_that_goes_round_loses_no_row";
     let page = "tests::pages::a_page_is_the_one_that_was_written_or_an_error";
     let failed = "tests::pages::a_page_file_that_failed_takes_nothing_more";
+    let bound = "tests::page_room::a_table_at_its_bound_goes_on_whatever_is_changed_and_however_often_it_starts";
+    let full = "tests::page_room::a_full_disk_can_be_written_over";
     hunt(&[
         row(PagesUnsynced, crash, "is damaged at place"),
         row(PagesInPlace, crash, "is damaged at place"),
@@ -132,6 +166,8 @@ fn planted_bugs_are_found() {
         row(PagesSweepOverrides, crash, "while it runs"),
         row(PagesSweptLetGo, round, "a row is lost"),
         row(PagesPlaceLeaked, crash, "places that no page has"),
+        row(PagesSweepForgotten, bound, "the table has no room"),
+        row(PagesNoSpare, full, "no place for its next version"),
         row(PagesFailureForgotten, failed, "a failed sync counts"),
     ]);
 }
