@@ -359,8 +359,6 @@ impl Remote {
     /// A failure for the caller, with the address that it was at.
     fn error(&self, path: &str, failure: Failure) -> SourceError {
         let url = self.url(path);
-        // To try again helps nobody: it is no outage.
-        let is_of_name = failure.is_of_name() && !path.is_empty();
         let reason = match failure {
             Failure::NotFound => {
                 let (path, place) = (path.to_owned(), self.place().to_owned());
@@ -387,13 +385,7 @@ impl Remote {
             } => format!("{url} at {endpoint}"),
             _ => url,
         };
-        match is_of_name {
-            true => SourceError::Denied {
-                path: place,
-                reason,
-            },
-            false => SourceError::Unreachable { place, reason },
-        }
+        SourceError::Unreachable { place, reason }
     }
 }
 

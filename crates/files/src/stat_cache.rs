@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::entry::Stat;
+use crate::entry::{Kind, Stat};
 use crate::outage::{ANSWER_AGE_MAX, Outage};
 
 /// The most names in the cache, those of lists apart.
@@ -84,6 +84,16 @@ impl StatCache {
     /// The last answer for a path, its own or its folder's list, if it counts in an outage.
     pub fn get(&self, path: &[u8], outage: &Outage) -> Option<Stat> {
         let own = self.stats.lock().get(path).cloned();
+        self.newest(path, own, outage)
+    }
+
+    /// The newer one of a path's own answer and its folder's list, if it counts in an outage.
+    pub fn newest(
+        &self,
+        path: &[u8],
+        own: Option<(Instant, Option<Stat>)>,
+        outage: &Outage,
+    ) -> Option<Stat> {
         let slash = path.iter().rposition(|byte| *byte == b'/');
         let (folder, name) = slash.map_or((&path[..0], path), |at| (&path[..at], &path[at + 1..]));
         let listed = match path.is_empty() {
@@ -91,6 +101,10 @@ impl StatCache {
             false => self.lists.lock().get(folder).cloned(),
         };
         let listed = listed.map(|(at, names)| (at, names.get(name).cloned()));
+        // Of a name that could not be read then, the list knows nothing.
+        let says =
+            |stat: &Option<Stat>| !matches!(stat, Some(stat) if stat.kind == Kind::Unreadable);
+        let listed = listed.filter(|(_, stat)| says(stat));
         let last = own.into_iter().chain(listed).max_by_key(|(at, _)| *at);
         last.filter(|(at, _)| outage.admits(*at))?.1
     }
@@ -113,7 +127,6 @@ impl StatCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::Kind;
 
     fn stat(size: u64) -> Stat {
         Stat {

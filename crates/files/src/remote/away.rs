@@ -4,15 +4,14 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::door::TOTAL;
 use super::failure::Failure;
 use super::{AWAY_WAIT, Remote};
 use crate::driver;
 use crate::entry::SourceError;
 use crate::outage::Outage;
 
-/// The wait for a sign of life of a server that has just said something.
-const SIGN_WAIT: Duration = Duration::from_secs(2);
+/// The wait for a sign of life where one name has no answer.
+const SIGN_WAIT: Duration = Duration::from_secs(3);
 /// The interval between two looks whether anything was answered.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The least pause between two questions for a sign of life alone: some servers take money for each.
@@ -44,11 +43,17 @@ impl Remote {
         self.judge(asked, &answer);
     }
 
-    /// Asks a server that has said something, which is no answer, for a sign of life: one name may be at fault.
+    /// Asks for a sign of life where there was no clear answer: one name may be at fault.
     pub(super) async fn or_a_sign(&self, failure: Option<Failure>) {
-        if failure.is_some_and(|failure| failure.is_response() && !failure.is_clear()) {
-            let _ = tokio::time::timeout(SIGN_WAIT, self.sign_of_life()).await; // it is noted as one
+        if failure.is_some_and(|failure| !failure.is_clear()) {
+            self.gives_a_sign().await;
         }
+    }
+
+    /// True if the server answers something shortly. It is noted as an answer.
+    pub(super) async fn gives_a_sign(&self) -> bool {
+        let sign = tokio::time::timeout(SIGN_WAIT, self.sign_of_life()).await;
+        matches!(sign, Ok(Ok(())))
     }
 
     /// Asks for a name that need not be there: that one file cannot be had is no outage.
@@ -56,13 +61,14 @@ impl Remote {
         self.ask_name(ANY_NAME).await.map(drop)
     }
 
-    /// The present outage. The server is asked again behind the caller, who need not wait for what is known to be away.
-    pub(super) fn outage_asked_again(self: &Arc<Self>) -> Option<Outage> {
+    /// The present outage. The server is asked for the caller's name behind him, who need not wait for what is known to be away.
+    pub(super) fn outage_asked_again(self: &Arc<Self>, path: &str) -> Option<Outage> {
         let outage = self.outage()?;
         if !self.names.is_away() {
             let (me, asked) = (self.clone(), Instant::now());
+            let name = if path.is_empty() { ANY_NAME } else { path }.to_owned();
             let asked_again = driver::spawn(async move {
-                let answer = me.sign_of_life().await;
+                let answer = me.ask_name(&name).await;
                 me.judge(asked, &answer);
             });
             if let Err(why) = asked_again {
@@ -81,30 +87,26 @@ impl Remote {
         }
     }
 
-    /// The answer to a question that may take many of the server. One that has an earlier answer waits `shortly`: while the server
-    /// answers anything.
+    /// The answer to a question that may take many of the server, within a time.
     pub(super) fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl Future<Output = Result<T, Failure>> + Send + 'static,
-        shortly: bool,
+        within: Duration,
     ) -> Result<T, Failure> {
         let me = self.clone();
         let work = async move {
-            let answer = match shortly {
-                true => me.while_it_answers(work).await,
-                false => work.await,
-            };
+            let answer = work.await;
             let failure = answer.as_ref().err().cloned();
             me.or_a_sign(failure).await;
             answer
         };
-        let answer = driver::block(work, TOTAL * 2);
+        let answer = driver::block(work, within);
         answer.unwrap_or_else(|why| Err(Failure::Other(why)))
     }
 
     /// Gives up once the server has answered nothing for a while, whoever asked. One answer may take longer: before that, a sign of life
     /// is asked for.
-    async fn while_it_answers<T>(
+    pub(super) async fn while_it_answers<T>(
         &self,
         work: impl Future<Output = Result<T, Failure>>,
     ) -> Result<T, Failure> {

@@ -52,14 +52,6 @@ impl Failure {
         self.is_clear() && !matches!(self, Failure::Certificate(_))
     }
 
-    /// The server has said something, if not what was asked for.
-    pub fn is_response(&self) -> bool {
-        matches!(
-            self,
-            Failure::Status(..) | Failure::Odd(_) | Failure::NoRanges
-        )
-    }
-
     /// It is about one name, of which there is something, and others may do well.
     pub fn is_of_name(&self) -> bool {
         match self {

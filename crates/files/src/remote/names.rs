@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 
 use super::address::{self, Address, Server};
 use super::bounded::{LISTS_AT_ONCE, NAMES_MAX};
+use super::door::TOTAL;
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
 use super::{AWAY_WAIT, Remote, STAT_TTL};
@@ -31,7 +32,7 @@ const REMEMBERED_MAX: usize = 1 << 16;
 const FOLDERS_MAX: usize = 64;
 /// Files that are asked for one by one, at a time.
 const ASKED_AT_ONCE: usize = 16;
-/// Names in a folder of which there may be no answer: with more of them, the server is at fault as a whole.
+/// Names in a folder of which there may be no answer, where there is one of no other: with more of them the server is at fault.
 const UNANSWERED_MAX: usize = 16;
 /// The permits for lists, which take memory for their names.
 static LISTS: Semaphore = Semaphore::const_new(LISTS_AT_ONCE);
@@ -40,7 +41,7 @@ const MANIFEST: &str = "MANIFEST";
 
 /// The names of a source, and the origin of its lists.
 pub struct Names {
-    known: Mutex<HashMap<String, (Instant, Option<Stat>)>>,
+    known: Mutex<HashMap<String, NameAnswer>>,
     /// The time of the last question that had no answer.
     pub(super) unanswered: Mutex<Option<Instant>>,
     /// The lists that were shown, for outages.
@@ -48,6 +49,15 @@ pub struct Names {
     lists: Mutex<Option<(Instant, Lists)>>,
     dav: Mutex<HashMap<String, (Instant, Arc<Listed>)>>,
     place: Place,
+}
+
+/// The last answer about a name.
+struct NameAnswer {
+    at: Instant,
+    /// `None`: there is no such name, or not in the version that it had.
+    stat: Option<Stat>,
+    /// It counts in an outage alone: the next caller asks the server.
+    is_doubted: bool,
 }
 
 /// The possible place of a manifest.
@@ -108,33 +118,32 @@ impl Names {
         }
     }
 
-    /// The next caller asks the server.
+    /// The name is not what it was: the next caller asks the server, and nothing older counts in an outage.
     pub fn forget(&self, path: &str) {
-        self.known.lock().remove(path);
+        self.insert(path, None, true);
     }
 
     fn known(&self, path: &str) -> Option<Option<Stat>> {
         let known = self.known.lock();
-        let (since, stat) = known.get(path)?;
-        (since.elapsed() < STAT_TTL).then(|| stat.clone())
+        let answer = known.get(path)?;
+        let counts = !answer.is_doubted && answer.at.elapsed() < STAT_TTL;
+        counts.then(|| answer.stat.clone())
     }
 
     /// The next caller asks the server, and goes on with what is known if there is no answer.
     pub fn doubt(&self, path: &str) {
-        let mut known = self.known.lock();
-        if let Some((since, _)) = known.get_mut(path)
-            && since.elapsed() < STAT_TTL
-            && let Some(old) = Instant::now().checked_sub(STAT_TTL)
-        {
-            *since = old;
+        if let Some(answer) = self.known.lock().get_mut(path) {
+            answer.is_doubted = true;
         }
     }
 
-    /// The last answer for a name, if there was such a name, for when there is no newer one.
-    fn last_known(&self, path: &str) -> Option<(Instant, Stat)> {
-        let known = self.known.lock();
-        let (since, stat) = known.get(path)?;
-        Some((*since, stat.clone()?))
+    /// The last answer for a name, its own or its folder's list, if it counts in an outage.
+    fn last_known(&self, path: &str, outage: &Outage) -> Option<Stat> {
+        let own = {
+            let known = self.known.lock();
+            known.get(path).map(|own| (own.at, own.stat.clone()))
+        };
+        self.shown.newest(path.as_bytes(), own, outage)
     }
 
     /// True if the server was asked just now. One caller at a time is to have it asked again.
@@ -148,14 +157,23 @@ impl Names {
     }
 
     fn remember(&self, path: &str, stat: Option<Stat>) {
+        self.insert(path, stat, false);
+    }
+
+    fn insert(&self, path: &str, stat: Option<Stat>, is_doubted: bool) {
         let mut known = self.known.lock();
         if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, (since, _)| since.elapsed() < ANSWER_AGE_MAX);
+            known.retain(|_, answer| answer.at.elapsed() < ANSWER_AGE_MAX);
             if known.len() >= REMEMBERED_MAX {
                 known.clear();
             }
         }
-        known.insert(path.to_owned(), (Instant::now(), stat));
+        let answer = NameAnswer {
+            at: Instant::now(),
+            stat,
+            is_doubted,
+        };
+        known.insert(path.to_owned(), answer);
     }
 }
 
@@ -169,16 +187,8 @@ impl Remote {
         if let Some(known) = self.names.known(&path) {
             return known.ok_or_else(|| self.error(&path, Failure::NotFound));
         }
-        let last = self.names.last_known(&path);
-        // Its own answer, or that of a list.
-        let admitted = |outage: &Outage| {
-            let own = last.as_ref().filter(|(at, _)| outage.admits(*at));
-            let own = own.map(|(_, stat)| stat.clone());
-            let listed = || self.names.shown.get(path.as_bytes(), outage);
-            own.or_else(listed)
-                .filter(|stat| stat.kind != Kind::Unreadable)
-        };
-        if let Some(outage) = self.outage_asked_again() {
+        let admitted = |outage: &Outage| self.names.last_known(&path, outage);
+        if let Some(outage) = self.outage_asked_again(&path) {
             match admitted(&outage) {
                 Some(last) => return Ok(last),
                 None if outage.since.elapsed() >= AWAY_WAIT => {
@@ -197,8 +207,8 @@ impl Remote {
             stat.ok_or(Failure::NotFound)
         };
         let asked = Instant::now();
-        let shortly = admitted(&Outage::that_begins(asked)).is_some();
-        let answer = self.ask(work, shortly);
+        let is_known = admitted(&Outage::that_begins(asked)).is_some();
+        let answer = self.ask(work, if is_known { AWAY_WAIT } else { TOTAL * 2 });
         match self.judge(asked, &answer).as_ref().and_then(admitted) {
             Some(last) => Ok(last),
             None => answer.map_err(|failure| self.error(&path, failure)),
@@ -218,7 +228,7 @@ impl Remote {
             let fits = names.len() <= most;
             fits.then(|| of_cache(&names))
         };
-        if let Some(outage) = self.outage_asked_again() {
+        if let Some(outage) = self.outage_asked_again(&path) {
             match last(&outage) {
                 Some(known) => return Ok(known.into_iter()),
                 None if outage.since.elapsed() >= AWAY_WAIT => {
@@ -230,8 +240,14 @@ impl Remote {
         let asked = Instant::now();
         let shortly = self.names.shown.has_list(path.as_bytes());
         let (me, folder) = (self.clone(), path.clone());
-        let work = async move { me.names_in(&folder, most).await };
-        let answer = self.ask(work, shortly);
+        let work = async move {
+            let names = me.names_in(&folder, most);
+            match shortly {
+                true => me.while_it_answers(names).await,
+                false => names.await,
+            }
+        };
+        let answer = self.ask(work, TOTAL * 2);
         if let Some(known) = self.judge(asked, &answer).as_ref().and_then(last) {
             return Ok(known.into_iter());
         }
@@ -512,31 +528,37 @@ impl Remote {
     ) -> Result<(), Failure> {
         let asked = unknown.into_iter().map(move |name| async move {
             let path = below(folder, &name);
-            let stat = match self.names.known(&path) {
-                Some(known) => Ok(known),
-                None => self.noted(&path, self.ask_name(&path).await),
-            };
-            (name, stat)
+            match self.names.known(&path) {
+                Some(known) => (name, None, Ok(known)),
+                None => {
+                    let answer = self.noted(&path, self.ask_name(&path).await);
+                    (name, Some(()), answer)
+                }
+            }
         });
         let mut asked = futures_util::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
-        let (mut failures, mut answers) = (Vec::new(), 0);
-        while let Some((name, answer)) = asked.next().await {
+        let (mut failed, mut answers, mut last) = (0, 0, None);
+        while let Some((name, was_asked, answer)) = asked.next().await {
             match answer {
                 Ok(stat) => {
-                    answers += 1;
+                    answers += usize::from(was_asked.is_some());
                     names.extend(stat.map(|stat| (name, stat)));
                 }
-                Err(failure) if failures.len() < UNANSWERED_MAX && !failure.is_clear() => {
-                    failures.push(failure);
+                Err(failure) if failure.is_clear() => return Err(failure),
+                Err(failure) => {
+                    failed += 1;
+                    if failed > UNANSWERED_MAX && answers == 0 {
+                        return Err(failure);
+                    }
                     names.insert(name, Stat::UNREADABLE);
+                    last = Some(failure);
                 }
-                Err(failure) => return Err(failure),
             }
         }
-        // Nobody else was answered: it is not about names.
-        match failures.pop().filter(|_| answers == 0) {
-            Some(failure) => Err(failure),
-            None => Ok(()),
+        // If nobody else was answered, it may not be about names.
+        match last {
+            Some(failure) if answers == 0 && !self.gives_a_sign().await => Err(failure),
+            _ => Ok(()),
         }
     }
 

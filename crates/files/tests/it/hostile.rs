@@ -236,10 +236,8 @@ fn d9_no_lie_becomes_bytes() {
         let file = open(&source, "f");
         let error = get(&source, &file, 1000, 30_000).unwrap_err();
         let text = error.to_string();
-        let refused = word == "418";
-        assert_eq!(
+        assert!(
             matches!(error, SourceError::Unreachable { .. }),
-            !refused,
             "{i}: {text}"
         );
         assert!(

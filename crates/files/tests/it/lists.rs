@@ -249,10 +249,8 @@ fn files_that_cannot_be_read_are_in_the_list_of_their_folder() {
     assert_eq!(closed, [&Kind::Unreadable; 3]);
     assert!(matches!(kind("open"), Kind::File { .. }));
     assert_eq!(kind("z"), &Kind::Folder);
-    for name in ["closed", "odd"] {
-        let error = source.stat(name.as_bytes()).unwrap_err();
-        assert!(matches!(error, SourceError::Denied { .. }), "{error:?}");
-    }
+    let error = source.stat(b"closed").unwrap_err();
+    assert!(matches!(error, SourceError::Denied { .. }), "{error:?}");
     // Regression: one such name, while nobody asked for others, was an outage of its server.
     assert!(source.stat(b"ill").is_err());
     assert_eq!(source.outage(), None);
@@ -277,6 +275,32 @@ fn names_of_a_list_are_known_while_their_server_is_away() {
     assert!(source.outage().is_some());
     assert_eq!(source.list(b""), Ok(names));
     assert!(source.stat(b"g").is_err(), "nobody has seen it");
+}
+
+/// Regression: in an outage a list brought back a name that the server had said since to be gone.
+#[test]
+fn a_name_that_is_gone_stays_gone_while_its_server_is_away() {
+    let state = Arc::new(AtomicUsize::new(0));
+    let now = state.clone();
+    let address = server(
+        move |request, stream| match (now.load(Ordering::SeqCst), request.head) {
+            (2, _) => {}
+            (1, true) => send(stream, "404 Not Found", "", 0, b""),
+            (_, true) => send(stream, "200 OK", FIRST, 5, b""),
+            (_, false) => send(stream, "200 OK", FIRST, 9, b"f\t5\t\"one\""),
+        },
+    );
+    let source = Source::parse(&format!("http://{address}/data")).unwrap();
+    assert_eq!(source.list(b"").unwrap().len(), 1);
+    state.store(1, Ordering::SeqCst);
+    let gone = source.stat(b"f");
+    assert!(
+        matches!(gone, Err(SourceError::NotFound { .. })),
+        "{gone:?}"
+    );
+    state.store(2, Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(5100));
+    assert!(source.stat(b"f").is_err());
 }
 
 /// Regression: a server that was away counted as there again whenever a list was made of a manifest on this machine.
