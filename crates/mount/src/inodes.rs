@@ -126,7 +126,10 @@ impl Inodes {
     /// Counts one more look-up of an entry by the kernel, which is the newest of its path from then on. None if the table is full.
     pub fn tell(&mut self, path: &Path, stat: &Stat) -> Option<Found> {
         let number = self.tell_aside(path, stat)?;
-        let path = self.by_number[&number].path.clone();
+        let inode = self.by_number.get_mut(&number)?;
+        // It may be a version that was there before: then it is the newest again.
+        inode.stale = false;
+        let path = inode.path.clone();
         let replaced = self.newest.insert(path, number).filter(|&n| n != number);
         if let Some(old) = replaced.and_then(|n| self.by_number.get_mut(&n)) {
             old.stale = true;
@@ -142,8 +145,6 @@ impl Inodes {
         match self.by_number.entry(number) {
             Entry::Occupied(mut known) => {
                 known.get_mut().told += 1;
-                // It may be a version that was there before: then it is the newest again.
-                known.get_mut().stale = false;
             }
             Entry::Vacant(_) if full => return None,
             Entry::Vacant(free) => {

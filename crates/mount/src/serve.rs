@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::ahead::Ahead;
 use crate::complaints::Complaints;
-use crate::files::{FileError, Files, Kind, Seek, Stat};
+use crate::files::{FileError, Files, Kind, Seek, Stat, Version};
 use crate::handles::{Handles, OpenFile};
 use crate::inodes::{Inodes, KnownInode};
 use crate::mount::Options;
@@ -121,7 +121,14 @@ impl<S: Files> Serve<S> {
         if !self.inodes.lock().is_news(path, stat) {
             return self.tell(path, stat);
         }
-        match self.files.stat(path) {
+        // Of one that cannot be read, its source was asked just now.
+        let unreadable =
+            stat.kind == Kind::File && (stat.mode, stat.version) == (0, Version([0; 2]));
+        let seen = match unreadable {
+            true => Err(FileError::Denied("its source refuses it".into())),
+            false => self.files.stat(path),
+        };
+        match seen {
             Ok(stat) => self.tell(path, &stat),
             Err(FileError::NotFound) => Err(Errno::ENOENT),
             Err(error) => {
