@@ -1,6 +1,6 @@
 //! The loading itself: stretch by stretch, several at a time. One file that its source refuses holds up no other.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -14,19 +14,22 @@ use super::{FoundFile, Teller};
 
 /// Stretches that are fetched at a time.
 const AT_ONCE: usize = 8;
-/// After so many failures without a success between them the source is taken for gone.
-const IN_A_ROW: usize = 16;
+/// With so many files in a row of which there is no answer, the source is taken for gone.
+const IN_A_ROW: usize = 8;
 
 /// The files that their source does not let be read, and its words.
 #[derive(Default)]
 pub struct RefusedFiles {
     errors: BTreeMap<String, SourceError>,
-    in_a_row: usize,
+    /// Files without an answer since the last answer.
+    in_a_row: BTreeSet<String>,
 }
 
 impl RefusedFiles {
+    /// True for a file that another try would find refused.
     pub fn has(&self, found: &FoundFile) -> bool {
-        self.errors.contains_key(&found.path())
+        let error = self.errors.get(&found.path());
+        error.is_some_and(|error| !matches!(error, SourceError::Unreachable { .. }))
     }
 
     /// A message about them, if there are any.
@@ -38,23 +41,31 @@ impl RefusedFiles {
         })
     }
 
-    /// Notes how a stretch ended. An error: the source as a whole says nothing any more.
+    /// Another round: files that were late are tried again.
+    fn begin(&mut self) {
+        let refused = |error: &SourceError| !matches!(error, SourceError::Unreachable { .. });
+        self.errors.retain(|_, error| refused(error));
+        self.in_a_row.clear();
+    }
+
+    /// Notes the end of a stretch. An error: the source as a whole says nothing any more.
     fn note(&mut self, path: String, ended: Result<(), SourceError>) -> Result<(), SourceError> {
         let Err(error) = ended else {
-            self.in_a_row = 0;
+            self.in_a_row.clear();
             return Ok(());
         };
-        let of_one = match &error {
+        match &error {
             SourceError::NotFound { .. }
             | SourceError::Changed { .. }
             | SourceError::Denied { .. }
-            | SourceError::Private { .. } => true,
-            SourceError::Unreachable { .. } => self.in_a_row < IN_A_ROW,
-            SourceError::Absent { .. } | SourceError::Malformed { .. } => false,
-        };
-        self.in_a_row += 1;
-        if !of_one {
-            return Err(error);
+            | SourceError::Private { .. } => self.in_a_row.clear(),
+            SourceError::Unreachable { .. } => {
+                self.in_a_row.insert(path.clone());
+                if self.in_a_row.len() > IN_A_ROW {
+                    return Err(error);
+                }
+            }
+            SourceError::Absent { .. } | SourceError::Malformed { .. } => return Err(error),
         }
         self.errors.entry(path).or_insert(error);
         Ok(())
@@ -68,6 +79,7 @@ pub async fn load(
     teller: &mut Teller,
     refused: &mut RefusedFiles,
 ) -> Result<(), SourceError> {
+    refused.begin();
     let done = Arc::new(AtomicU64::new(0));
     teller.began = Instant::now();
     let stretch = u64::from(FILE_BYTES_MAX);
@@ -78,7 +90,7 @@ pub async fn load(
     let room = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks: JoinSet<(String, Result<(), SourceError>)> = JoinSet::new();
     for (found, from) in pieces {
-        if refused.has(found) {
+        if refused.errors.contains_key(&found.path()) {
             continue;
         }
         let place = room
