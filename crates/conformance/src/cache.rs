@@ -89,6 +89,10 @@ impl Operation for OnKey {
     fn is_read(&self) -> bool {
         self.step.is_read()
     }
+
+    fn is_blind(&self) -> bool {
+        self.step.is_blind()
+    }
 }
 
 fn is_large(content: &Content) -> bool {

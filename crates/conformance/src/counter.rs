@@ -238,6 +238,10 @@ impl Operation for Plain {
     fn is_read(&self) -> bool {
         self.0 == Change::Get
     }
+
+    fn is_blind(&self) -> bool {
+        false // the number before says what it did
+    }
 }
 
 /// The load on counters.

@@ -109,6 +109,10 @@ impl Operation for OnChunk {
     fn is_read(&self) -> bool {
         matches!(self, OnChunk::Read { .. })
     }
+
+    fn is_blind(&self) -> bool {
+        matches!(self, OnChunk::Write { .. })
+    }
 }
 
 impl OnChunk {

@@ -2,7 +2,7 @@
 //!
 //! An operation may be put next if no other that is not yet done had ended before it began. One that
 //! never returned may be put anywhere after its beginning, or nowhere. Three things keep the search
-//! short: an operation that changes nothing and saw what is there is put at once; those that never
+//! short: an operation that changes nothing and saw so is put at once; those that never
 //! returned are tried last; and of several of those that do the same, the one that began first, for it
 //! fits wherever a later one does.
 
@@ -23,6 +23,8 @@ pub trait Operation: Clone + PartialEq {
     fn apply(&self, before: &Self::State) -> (Self::State, Self::Seen);
     /// True if it never changes anything.
     fn is_read(&self) -> bool;
+    /// True if its answer does not say whether it changed anything: it puts what it puts, whatever is there.
+    fn is_blind(&self) -> bool;
 }
 
 /// A client's request for a key.
@@ -77,6 +79,10 @@ impl Operation for Step {
 
     fn is_read(&self) -> bool {
         *self == Step::Get
+    }
+
+    fn is_blind(&self) -> bool {
+        matches!(self, Step::Set(_))
     }
 }
 
@@ -332,8 +338,10 @@ impl<O: Operation> Search<O> {
                 after,
             };
             match call.explains(&seen) {
-                // Nothing that comes later could make a better place for it.
-                true if !changes => return vec![choice],
+                // It changes nothing wherever it is answered so: no later place could be better.
+                true if !changes && call.seen.is_some() && !call.step.is_blind() => {
+                    return vec![choice];
+                }
                 true => choices.push(choice),
                 false => {}
             }
@@ -388,6 +396,13 @@ mod tests {
                 open(Incr(1), 1),
                 call(Incr(1), 5, 6, Seen::Int(1)),
                 call(Incr(1), 7, 8, Seen::Int(3)),
+            ],
+            // The first to begin put what was there already only if it came first, which it did not.
+            vec![
+                call(Set(text(1)), 1, 2, Seen::Ok),
+                call(Set(text(1)), 3, 9, Seen::Ok),
+                call(Set(text(2)), 4, 8, Seen::Ok),
+                call(Get, 10, 11, value(1)),
             ],
             vec![
                 open(Set(text(1)), 1),
