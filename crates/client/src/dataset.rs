@@ -401,20 +401,21 @@ impl Dataset {
         self.tell_use().await;
     }
 
-    /// Lets the cluster know from now on, with each [`Dataset::refresh`], who uses the dataset: a machine and a folder, for
-    /// people who want to drop it.
+    /// Lets the cluster know from now on, with each [`Dataset::refresh`], who uses the dataset, for people who want to drop it.
     pub fn used_by(&self, whom: impl Into<String>) {
         let by = whom.into();
         *self.inner.used.lock() = Some(Use { by, told: None });
     }
 
+    /// True while the source answers nothing at all, as far as is known.
+    pub fn is_away(&self) -> bool {
+        self.inner.source.outage().is_some()
+    }
+
     async fn tell_use(&self) {
         let outage = self.inner.source.outage();
-        let by = {
-            let mut used = self.inner.used.lock();
-            let used = used.as_mut();
-            used.and_then(|used| used.is_due(outage.is_some()).then(|| used.by.clone()))
-        };
+        let due = |used: &mut Use| used.is_due(outage.is_some()).then(|| used.by.clone());
+        let by = self.inner.used.lock().as_mut().and_then(due);
         let Some(by) = by else { return };
         self.probe_source();
         let dataset = self.inner.name.clone();
@@ -772,8 +773,7 @@ impl Inner {
     }
 
     fn source_took(&self, took: Duration) {
-        let usual = self.fetch_us.load(Ordering::Relaxed);
-        let smoothed = (usual * 7 + took.as_micros() as u64) / 8;
+        let smoothed = (self.fetch_us.load(Ordering::Relaxed) * 7 + took.as_micros() as u64) / 8;
         self.fetch_us.store(smoothed, Ordering::Relaxed);
     }
 }

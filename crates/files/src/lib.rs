@@ -10,10 +10,11 @@
 //!
 //! **Layout.** `entry`: what a source has, and errors. `source`: what all sources have in common. `folder`: one of this machine, asked by a few threads of its own
 //! (`crossing`: what in it is not read; `folder/witness`: which changes leave the bytes alone). `remote`: buckets and web servers, asked
-//! by the thread of `driver`. `outage`: when a source counts as away; `stat_cache`: what is known of names then. `attach`: how a mount is given a node's memory.
+//! by the thread of `driver`. `outage`: when a source counts as away; `stat_cache`: what is known of names then (`answers`: as far as memory goes). `attach`: how a mount is given a node's memory.
 //!
 //! **Not here.** Memory (`staves-store`), holders (`staves-model`), mounts.
 
+mod answers;
 pub mod attach;
 mod crossing;
 mod driver;

@@ -173,7 +173,7 @@ impl Remote {
             Ok(read) => return Ok(read),
             Err(failure) => failure,
         };
-        if failure.is_clear() {
+        if failure.is_clear() && !self.names.manifest_is_odd() {
             self.names.forget(path);
             return Err(self.error(path, failure));
         }
@@ -184,6 +184,7 @@ impl Remote {
         self.judge(asked, &named);
         if let Ok(Some(stat)) = named
             && !is_still(&stat, file)
+            && !self.names.manifest_is_odd()
         {
             self.names.forget(path);
             return Err(self.error(path, Failure::Changed));
@@ -211,7 +212,8 @@ impl Remote {
             None => options.if_match = Some(file.version.clone()),
         }
         let answer = self.door.store().get_opts(&key, options).await?;
-        let version = version_of(&answer.meta).ok_or(Failure::Unversioned)?;
+        // It had one: this is another's answer, a page for people perhaps.
+        let version = version_of(&answer.meta).ok_or_else(Failure::versionless)?;
         if version != file.version || answer.meta.size != file.size {
             return Err(Failure::Changed);
         }
@@ -251,9 +253,17 @@ impl Remote {
             return Ok(None);
         };
         let key = &key;
-        let asked = self.tried(move || async move { Ok(self.door.store().head(key).await?) });
-        match asked.await {
-            Ok(meta) => self.stat_of(&meta).map(Some),
+        let asked = self.tried(move || async move {
+            let meta = self.door.store().head(key).await?;
+            let stat = self.stat_of(&meta);
+            stat.map_err(|failure| self.names.doubted(path, failure))
+        });
+        let answer = asked.await;
+        if matches!(answer, Ok(_) | Err(Failure::NotFound)) {
+            self.names.is_answered_oddly.store(false, Ordering::Relaxed);
+        }
+        match answer {
+            Ok(stat) => Ok(Some(stat)),
             Err(Failure::NotFound) => Ok(None),
             Err(failure) => Err(failure),
         }
@@ -271,13 +281,13 @@ impl Remote {
                 let failure = match once().await {
                     Ok(answer) => {
                         self.took(began.elapsed());
-                        self.availability.answered();
+                        self.answered();
                         return Ok(answer);
                     }
                     Err(failure) => failure,
                 };
                 if failure.is_answer() {
-                    self.availability.answered();
+                    self.answered();
                 }
                 if failure.is_refusal() && self.has_other_credentials(began).await {
                     continue;

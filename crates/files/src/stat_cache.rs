@@ -1,29 +1,38 @@
 //! The cache of a source's answers about names, for the time of an outage: files in memory can be opened and read while the
 //! file server, or the web server, is away.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use crate::answers::Answers;
 use crate::entry::{Kind, Stat};
 use crate::outage::{ANSWER_AGE_MAX, Outage};
 
-/// The most names in the cache, those of lists apart.
-const REMEMBERED_MAX: usize = 1 << 14;
-/// The most names of all lists together, and of one.
-const LISTED_MAX: usize = 1 << 16;
+/// The most names of a folder that is known: as many as a server's may have (`remote/bounded.rs`).
+const NAMES_MAX: usize = 250_000;
+/// The most names in the cache, those of lists apart. Each takes some 440 bytes.
+pub const REMEMBERED_MAX: usize = NAMES_MAX;
+/// The most names of all lists together, and of one. Each takes some 280 bytes.
+const LISTED_MAX: usize = NAMES_MAX + 1;
 
 /// The attributes of names and the lists of folders, with the time of each answer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct StatCache {
     stats: Mutex<Answers<Option<Stat>>>,
     lists: Mutex<Answers<Arc<FolderList>>>,
 }
 
-/// By path, with the time of each.
-type Answers<T> = HashMap<Vec<u8>, (Instant, T)>;
+impl Default for StatCache {
+    fn default() -> StatCache {
+        StatCache {
+            stats: Mutex::new(Answers::new(REMEMBERED_MAX)),
+            lists: Mutex::new(Answers::new(LISTED_MAX)),
+        }
+    }
+}
 
 /// The names in a folder.
 type FolderList = BTreeMap<Vec<u8>, Stat>;
@@ -38,7 +47,7 @@ pub struct ListRecord {
 impl ListRecord {
     /// Adds a name.
     pub fn add(&mut self, name: &[u8], stat: &Stat) {
-        if self.names.len() >= LISTED_MAX {
+        if self.names.len() >= NAMES_MAX {
             self.is_too_long = true;
             self.names.clear();
         }
@@ -51,39 +60,27 @@ impl ListRecord {
 impl StatCache {
     /// Records the source's answer; `None`: there is no such name, or nothing that can be shown.
     pub fn insert(&self, path: &[u8], stat: Option<&Stat>) {
-        let mut all = self.stats.lock();
-        if all.len() >= REMEMBERED_MAX && !all.contains_key(path) {
-            all.retain(|_, (at, _)| at.elapsed() < ANSWER_AGE_MAX);
-            if all.len() >= REMEMBERED_MAX {
-                all.clear();
-            }
-        }
-        all.insert(path.to_owned(), (Instant::now(), stat.cloned()));
+        self.stats.lock().insert(path, stat.cloned(), 1);
     }
 
     /// Records the names in a folder.
     pub fn insert_list(&self, folder: &[u8], list: ListRecord) {
         let mut all = self.lists.lock();
-        all.remove(folder);
-        if list.is_too_long {
-            return;
-        }
-        let count = |all: &Answers<Arc<FolderList>>| -> usize {
-            all.values().map(|(_, list)| list.len() + 1).sum()
-        };
-        let more = list.names.len() + 1;
-        if count(&all) + more > LISTED_MAX {
-            all.retain(|_, (at, _)| at.elapsed() < ANSWER_AGE_MAX);
-            if count(&all) + more > LISTED_MAX {
-                all.clear();
+        match list.is_too_long {
+            true => all.remove(folder),
+            false => {
+                let names = list.names.len() + 1;
+                all.insert(folder, Arc::new(list.names), names);
             }
         }
-        all.insert(folder.to_owned(), (Instant::now(), Arc::new(list.names)));
     }
 
     /// The last answer for a path, its own or its folder's list, if it counts in an outage.
     pub fn get(&self, path: &[u8], outage: &Outage) -> Option<Stat> {
-        let own = self.stats.lock().get(path).cloned();
+        let own = {
+            let stats = self.stats.lock();
+            stats.get(path).map(|own| (own.at, own.value.clone()))
+        };
         self.newest(path, own, outage)
     }
 
@@ -94,13 +91,15 @@ impl StatCache {
         own: Option<(Instant, Option<Stat>)>,
         outage: &Outage,
     ) -> Option<Stat> {
-        let slash = path.iter().rposition(|byte| *byte == b'/');
-        let (folder, name) = slash.map_or((&path[..0], path), |at| (&path[..at], &path[at + 1..]));
+        let (folder, name) = split(path);
         let listed = match path.is_empty() {
             true => None,
-            false => self.lists.lock().get(folder).cloned(),
+            false => {
+                let lists = self.lists.lock();
+                let listed = lists.get(folder);
+                listed.map(|listed| (listed.at, listed.value.get(name).cloned()))
+            }
         };
-        let listed = listed.map(|(at, names)| (at, names.get(name).cloned()));
         // Of a name that could not be read then, the list knows nothing.
         let says =
             |stat: &Option<Stat>| !matches!(stat, Some(stat) if stat.kind == Kind::Unreadable);
@@ -109,19 +108,33 @@ impl StatCache {
         last.filter(|(at, _)| outage.admits(*at))?.1
     }
 
+    /// True if a path was a file when its folder was listed last, however long ago.
+    pub fn has_file(&self, path: &[u8]) -> bool {
+        let (folder, name) = split(path);
+        let lists = self.lists.lock();
+        let stat = lists.get(folder).and_then(|listed| listed.value.get(name));
+        stat.is_some_and(|stat| matches!(stat.kind, Kind::File { .. }))
+    }
+
     /// True if a folder was listed before, not too long ago to count in an outage that begins now.
     pub fn has_list(&self, folder: &[u8]) -> bool {
         let lists = self.lists.lock();
         let known = lists.get(folder);
-        known.is_some_and(|(at, _)| at.elapsed() < ANSWER_AGE_MAX)
+        known.is_some_and(|known| known.at.elapsed() < ANSWER_AGE_MAX)
     }
 
     /// The last list of a folder, if it counts in an outage.
     pub fn list(&self, folder: &[u8], outage: &Outage) -> Option<Arc<FolderList>> {
         let all = self.lists.lock();
-        let (at, names) = all.get(folder)?;
-        outage.admits(*at).then(|| names.clone())
+        let listed = all.get(folder)?;
+        outage.admits(listed.at).then(|| listed.value.clone())
     }
+}
+
+/// A path's folder, and its name there.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    let slash = path.iter().rposition(|byte| *byte == b'/');
+    slash.map_or((&path[..0], path), |at| (&path[..at], &path[at + 1..]))
 }
 
 #[cfg(test)]
@@ -181,13 +194,30 @@ mod tests {
     fn lists_are_bounded() {
         let cache = StatCache::default();
         let names = |count: usize| list((0..count).map(|i| (format!("f{i:06}"), 1)));
-        cache.insert_list(b"long", names(LISTED_MAX + 1));
+        cache.insert_list(b"long", names(NAMES_MAX + 1));
         assert!(cache.list(b"long", &now()).is_none());
+        cache.insert_list(b"longest", names(NAMES_MAX));
+        assert!(cache.list(b"longest", &now()).is_some());
         for folder in 0..10 {
-            cache.insert_list(format!("{folder}").as_bytes(), names(LISTED_MAX / 4));
+            cache.insert_list(format!("{folder}").as_bytes(), names(NAMES_MAX / 4 - 1));
         }
-        let known = cache.lists.lock();
-        let known: usize = known.values().map(|(_, list)| list.len() + 1).sum();
-        assert!(known <= LISTED_MAX, "{known}");
+        let all = (0..10).filter(|folder| cache.has_list(format!("{folder}").as_bytes()));
+        assert_eq!(all.collect::<Vec<_>>(), [6, 7, 8, 9], "the latest");
+        assert!(cache.list(b"longest", &now()).is_none());
+    }
+
+    /// Regression: of 100,000 files that were looked at, few could be opened in an outage.
+    #[test]
+    fn as_many_names_are_known_as_a_folder_may_have() {
+        let cache = StatCache::default();
+        let path = |i: usize| format!("folder/f{i:06}").into_bytes();
+        for i in 0..NAMES_MAX + 1000 {
+            cache.insert(&path(i), Some(&stat(i as u64)));
+        }
+        let known = |i| cache.get(&path(i), &now()).map(|stat| stat.size);
+        assert_eq!(known(999), None, "the oldest");
+        for i in (1000..NAMES_MAX + 1000).step_by(997) {
+            assert_eq!(known(i), Some(i as u64));
+        }
     }
 }

@@ -142,6 +142,12 @@ pub trait Files: Send + Sync + 'static {
         let _ = (file, offset, bytes);
     }
 
+    /// True while nobody answers for any file, as far as is known: who asks in vain may ask again until that is over. False: one file, or
+    /// folder, is at fault, and others are well. It MUST NOT block.
+    fn is_away(&self) -> bool {
+        true
+    }
+
     /// The totals; nothing if they are unknown.
     fn used(&self) -> Used {
         Used::default()

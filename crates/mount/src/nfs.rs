@@ -1,7 +1,7 @@
 //! The same files by NFS, version 3, for hosts without FUSE (RFC 1813, over TCP): NFS and its MOUNT protocol at one port.
 //!
 //! **Path of the data.** A client connects (`server`), which gives it a few threads. They take calls from the stream in turn
-//! (`rpc`), decode what they ask (`xdr`) and answer them (`procedures`). A handle leads to a path (`handle`), a path to an open
+//! (`rpc`), decode what they ask (`xdr`) and answer them (`procedures`). A handle leads to a path (`handle`, `paths`), a path to an open
 //! file (`export`), and the file's bytes go right into the answer.
 //!
 //! **Invariants.** A handle is one version of one path, and is computed from them: it is the same after a restart, and at
@@ -15,10 +15,12 @@
 
 mod export;
 mod handle;
+mod paths;
 mod procedures;
 mod recent;
 mod rpc;
 mod server;
+mod vain;
 mod xdr;
 
 use std::io;

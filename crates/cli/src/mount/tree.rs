@@ -78,6 +78,10 @@ impl Files for Tree {
         Ok(shown(&self.data, path, stat))
     }
 
+    fn is_away(&self) -> bool {
+        self.data.is_away()
+    }
+
     fn list(&self, path: &Path) -> Result<Listing, FileError> {
         let (data, folder) = (self.data.clone(), path.to_owned());
         let add = move |all: &mut Listing, name: &[u8], stat| {

@@ -13,7 +13,8 @@ const OF_SERVERS: [u32; 4] = [0x6969, 0xFF53_4D42, 0xFE53_4D42, 0x517B];
 /// Names the signal of a lease that somebody waits for: as in Linux's own headers, which our library leaves out.
 const F_SETSIG: i32 = 10;
 
-/// True if a lease that is refused means a writer on this file's file system. May ask a file server.
+/// True if a lease that is refused means a writer on this file's file system. One that is granted means none, but for overlayfs:
+/// there it says nothing of who has mapped the file and closed it. May ask a file server.
 pub fn is_about_writers(file: impl AsFd) -> bool {
     let seen = rustix::fs::fstatfs(file);
     seen.is_ok_and(|seen| !OF_SERVERS.contains(&(seen.f_type as u32)))

@@ -8,11 +8,15 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags};
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxAttributes,
+    StatxFlags,
+};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
@@ -48,6 +52,8 @@ const WITHIN: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLIN
 pub struct LocalFolder {
     place: String,
     root: Mutex<Option<Root>>,
+    /// Something was mounted at the path: a folder without that is not the source.
+    was_mounted: AtomicBool,
     open: Mutex<Open>,
     /// Of folders: whether everybody may enter them, and when that was looked at.
     ways: Mutex<HashMap<Vec<u8>, (bool, Instant)>>,
@@ -67,6 +73,20 @@ struct Root {
     looked: Instant,
 }
 
+/// The reason that the path leads to no folder.
+#[derive(Debug)]
+enum NoWay {
+    Failed(Errno),
+    /// To one on which something was mounted, and is no more.
+    Unmounted,
+}
+
+impl From<Errno> for NoWay {
+    fn from(errno: Errno) -> NoWay {
+        NoWay::Failed(errno)
+    }
+}
+
 #[derive(Debug, Default)]
 struct Open {
     files: HashMap<Vec<u8>, (Arc<File>, u64)>,
@@ -79,6 +99,7 @@ impl LocalFolder {
         LocalFolder {
             place: place.to_owned(),
             root: Mutex::default(),
+            was_mounted: AtomicBool::new(false),
             open: Mutex::default(),
             ways: Mutex::default(),
             leases: Mutex::default(),
@@ -120,13 +141,31 @@ impl LocalFolder {
             // What came over the folder since may be what shows it.
             Some(known) if crossing::leads_to_ours(&self.place) => Ok(known.folder),
             Some(known) if self.leads_to() == Ok(known.is) => Ok(known.folder),
-            // Where nothing else is, it goes on with what is open.
-            Some(known) => Ok(self.enter().unwrap_or(known.folder)),
+            Some(known) => match self.enter() {
+                // Where nothing else is, it goes on with what is open.
+                Err(NoWay::Failed(_)) => Ok(known.folder),
+                entered => entered.map_err(|no_way| self.no_way(no_way)),
+            },
             None if crossing::leads_to_ours(&self.place) => Err(SourceError::Absent {
                 place: self.place.clone(),
                 reason: "it is in a mount of Staves: give the source that was mounted there".into(),
             }),
-            None => self.enter().map_err(|errno| no_folder(&self.place, errno)),
+            None => self.enter().map_err(|no_way| self.no_way(no_way)),
+        }
+    }
+
+    fn no_way(&self, no_way: NoWay) -> SourceError {
+        let was_mounted = self.was_mounted.load(Ordering::Relaxed);
+        match no_way {
+            NoWay::Failed(errno) if !(was_mounted && is_absent(errno)) => {
+                no_folder(&self.place, errno)
+            }
+            NoWay::Failed(_) | NoWay::Unmounted => SourceError::Unreachable {
+                place: self.place.clone(),
+                reason: "nothing is mounted there any more: mount there again what was, or, if the folder itself is meant now, restart \
+                         what reads it (its mount, and nodes on that machine)"
+                    .into(),
+            },
         }
     }
 
@@ -136,11 +175,17 @@ impl LocalFolder {
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    /// Opens what is at the path now, and goes on with that.
-    fn enter(&self) -> Result<Arc<OwnedFd>, Errno> {
+    /// Opens what is at the path now, and goes on with that. Regression: once a file server that was away was unmounted, the empty folder
+    /// beneath was the source, and well.
+    fn enter(&self) -> Result<Arc<OwnedFd>, NoWay> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = Arc::new(rustix::fs::open(&*self.place, flags, Mode::empty())?);
         let stat = rustix::fs::fstat(&folder)?;
+        let is_mounted = is_mount(&folder);
+        let is_unmounted = !is_mounted && self.was_mounted.load(Ordering::Relaxed);
+        if is_mounted {
+            self.was_mounted.store(true, Ordering::Relaxed);
+        }
         let root = Root {
             folder: folder.clone(),
             is: (stat.st_dev, stat.st_ino),
@@ -148,9 +193,13 @@ impl LocalFolder {
         };
         // Files of the former one would keep what it is on from being unmounted. To close them may take long.
         let former_files = std::mem::take(&mut *self.open.lock());
-        let former = self.root.lock().replace(root);
+        let now = (!is_unmounted).then_some(root);
+        let former = std::mem::replace(&mut *self.root.lock(), now);
         drop((former_files, former));
-        Ok(folder)
+        match is_unmounted {
+            true => Err(NoWay::Unmounted),
+            false => Ok(folder),
+        }
     }
 
     /// Opens a name below the root; links that lead out of it are refused.
@@ -545,6 +594,18 @@ pub(super) fn look(file: impl AsFd) -> Result<Statx, Errno> {
 fn look_anew(file: impl AsFd) -> Result<Statx, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     rustix::fs::statx(file, c"", flags, StatxFlags::BASIC_STATS)
+}
+
+/// True if a folder is where something is mounted, as far as the kernel says (from Linux 5.8 on). A device of its own would not show that:
+/// subvolumes have one, and bind mounts none.
+fn is_mount(folder: impl AsFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let seen = rustix::fs::statx(folder, c"", flags, StatxFlags::empty());
+    seen.is_ok_and(|seen| seen.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+fn is_absent(errno: Errno) -> bool {
+    matches!(errno, Errno::NOENT | Errno::NOTDIR)
 }
 
 fn is_file(seen: &Statx) -> bool {

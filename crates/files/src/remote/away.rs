@@ -20,6 +20,13 @@ const PROBE_PAUSE: Duration = Duration::from_secs(30);
 const ANY_NAME: &str = "MANIFEST";
 
 impl Remote {
+    /// Records an answer of the server itself. Where something else answers for its manifest, it may answer for names as well.
+    pub(super) fn answered(&self) {
+        if !self.names.manifest_is_odd() {
+            self.availability.answered();
+        }
+    }
+
     /// The server's outage, if that is why there is no clear answer to a question.
     pub(super) fn judge<T>(&self, asked: Instant, answer: &Result<T, Failure>) -> Option<Outage> {
         let failure = answer
@@ -58,6 +65,10 @@ impl Remote {
 
     /// Asks for a name that need not be there: that one file cannot be had is no outage.
     async fn sign_of_life(&self) -> Result<(), Failure> {
+        // Whatever answers in its place may well have versions of names.
+        if self.names.manifest_is_odd() {
+            return self.ask_manifest().await;
+        }
         self.ask_name(ANY_NAME).await.map(drop)
     }
 
@@ -68,7 +79,10 @@ impl Remote {
             let (me, asked) = (self.clone(), Instant::now());
             let name = if path.is_empty() { ANY_NAME } else { path }.to_owned();
             let asked_again = driver::spawn(async move {
-                let answer = me.ask_name(&name).await;
+                let answer = match me.names.manifest_is_odd() {
+                    true => me.sign_of_life().await,
+                    false => me.ask_name(&name).await.map(drop),
+                };
                 me.judge(asked, &answer);
             });
             if let Err(why) = asked_again {

@@ -33,6 +33,13 @@ pub enum Failure {
 const CERTIFICATE: &str = "invalid peer certificate: ";
 
 impl Failure {
+    /// There is no mark of a version where there was one before.
+    pub fn versionless() -> Failure {
+        Failure::Odd(
+            "the server gives neither an ETag nor a time of the last change any more: does something else answer in its place?".into(),
+        )
+    }
+
     /// Another try would find the same.
     pub fn is_clear(&self) -> bool {
         match self {

@@ -63,6 +63,13 @@ impl Manifest {
         }
     }
 
+    /// The first file of a manifest's text that names none of these.
+    pub fn stranger(&self, text: &str) -> Option<String> {
+        let other = Manifest::parse(text).ok()?;
+        let shared = other.0.keys().any(|path| self.0.contains_key(path));
+        other.0.into_keys().find(|_| !shared)
+    }
+
     /// The entry at a path; the root is the empty one.
     pub fn get(&self, path: &str) -> Option<Entry> {
         match self.0.get(path) {

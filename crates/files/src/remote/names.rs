@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use futures_util::StreamExt;
@@ -18,16 +19,17 @@ use super::door::TOTAL;
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
 use super::{AWAY_WAIT, Remote, STAT_TTL};
+use crate::answers::Answers;
 use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
-use crate::outage::{ANSWER_AGE_MAX, Outage};
-use crate::stat_cache::{ListRecord, StatCache};
+use crate::outage::{ANSWER_AGE_MAX, OUTAGE_MAX, Outage};
+use crate::stat_cache::{ListRecord, REMEMBERED_MAX, StatCache};
 
 /// The number of pages of a list in a row that have no further name: all of them may be of names that nothing can have.
 const PAGES_IN_VAIN_MAX: usize = 1000;
-/// Names that are remembered, and names of folders of WebDAV servers (but of one folder always all).
-const REMEMBERED_MAX: usize = 1 << 16;
+/// Names of folders of WebDAV servers that are known for [`STAT_TTL`] (but of one folder always all).
+const DAV_NAMES_MAX: usize = 1 << 16;
 /// Folders of WebDAV servers whose names are remembered.
 const FOLDERS_MAX: usize = 64;
 /// Files that are asked for one by one, at a time.
@@ -41,7 +43,7 @@ const MANIFEST: &str = "MANIFEST";
 
 /// The names of a source, and the origin of its lists.
 pub struct Names {
-    known: Mutex<HashMap<String, NameAnswer>>,
+    known: Mutex<Answers<NameAnswer>>,
     /// The time of the last question that had no answer.
     pub(super) unanswered: Mutex<Option<Instant>>,
     /// The lists that were shown, for outages.
@@ -49,11 +51,14 @@ pub struct Names {
     lists: Mutex<Option<(Instant, Lists)>>,
     dav: Mutex<HashMap<String, (Instant, Arc<Listed>)>>,
     place: Place,
+    /// A name that had a version is answered without one now: until an answer is as before, none without one is an answer.
+    pub(super) is_answered_oddly: AtomicBool,
+    /// The server gives something else for its manifest, which was one before.
+    manifest_is_odd: AtomicBool,
 }
 
 /// The last answer about a name.
 struct NameAnswer {
-    at: Instant,
     /// `None`: there is no such name, or not in the version that it had.
     stat: Option<Stat>,
     /// It counts in an outage alone: the next caller asks the server.
@@ -109,13 +114,65 @@ impl Names {
             },
         };
         Names {
-            known: Mutex::default(),
+            known: Mutex::new(Answers::new(REMEMBERED_MAX)),
             unanswered: Mutex::default(),
             shown: StatCache::default(),
             lists: Mutex::default(),
             dav: Mutex::default(),
             place,
+            is_answered_oddly: AtomicBool::new(false),
+            manifest_is_odd: AtomicBool::new(false),
         }
+    }
+
+    /// The reason that a name has no version: where it had one before, something else answers in the server's place.
+    pub(super) fn doubted(&self, path: &str, failure: Failure) -> Failure {
+        if !matches!(failure, Failure::Unversioned) {
+            return failure;
+        }
+        let known = |stat: &Option<Stat>| matches!(stat, Some(stat) if matches!(stat.kind, Kind::File { .. }));
+        let had_one = {
+            let all = self.known.lock();
+            // One that has had none for so long has none: its server has changed.
+            let counts = |at: Instant| at.elapsed() < ANSWER_AGE_MAX + OUTAGE_MAX;
+            all.get(path.as_bytes())
+                .is_some_and(|own| counts(own.at) && known(&own.value.stat))
+        };
+        if had_one || self.shown.has_file(path.as_bytes()) {
+            self.is_answered_oddly.store(true, Ordering::Relaxed);
+        }
+        let is_odd = self.is_answered_oddly.load(Ordering::Relaxed) || self.manifest_is_odd();
+        match is_odd {
+            true => Failure::versionless(),
+            false => failure,
+        }
+    }
+
+    /// True while the server gives no manifest where it gave one before.
+    pub(super) fn manifest_is_odd(&self) -> bool {
+        self.manifest_is_odd.load(Ordering::Relaxed)
+    }
+
+    /// Something else than a manifest, where one was read before, is no answer of the server.
+    fn no_manifest(&self, why: String) -> Failure {
+        let was_read = matches!(*self.lists.lock(), Some((_, Lists::Manifest(_))));
+        if was_read && matches!(self.place, Place::Below(..)) {
+            self.manifest_is_odd.store(true, Ordering::Relaxed);
+        }
+        match was_read {
+            true => Failure::Odd(why),
+            false => Failure::NoList(why),
+        }
+    }
+
+    fn manifest(&self, text: Result<String, String>) -> Result<Lists, Failure> {
+        let parsed = text.and_then(|text| {
+            let manifest = Manifest::parse(&text);
+            manifest.map_err(|why| format!("its manifest is none: {why}"))
+        });
+        let manifest = parsed.map_err(|why| self.no_manifest(why))?;
+        self.manifest_is_odd.store(false, Ordering::Relaxed);
+        Ok(Lists::Manifest(Arc::new(manifest)))
     }
 
     /// The name is not what it was: the next caller asks the server, and nothing older counts in an outage.
@@ -125,15 +182,15 @@ impl Names {
 
     fn known(&self, path: &str) -> Option<Option<Stat>> {
         let known = self.known.lock();
-        let answer = known.get(path)?;
-        let counts = !answer.is_doubted && answer.at.elapsed() < STAT_TTL;
-        counts.then(|| answer.stat.clone())
+        let answer = known.get(path.as_bytes())?;
+        let counts = !answer.value.is_doubted && answer.at.elapsed() < STAT_TTL;
+        counts.then(|| answer.value.stat.clone())
     }
 
     /// The next caller asks the server, and goes on with what is known if there is no answer.
     pub fn doubt(&self, path: &str) {
-        if let Some(answer) = self.known.lock().get_mut(path) {
-            answer.is_doubted = true;
+        if let Some(answer) = self.known.lock().get_mut(path.as_bytes()) {
+            answer.value.is_doubted = true;
         }
     }
 
@@ -141,7 +198,8 @@ impl Names {
     fn last_known(&self, path: &str, outage: &Outage) -> Option<Stat> {
         let own = {
             let known = self.known.lock();
-            known.get(path).map(|own| (own.at, own.stat.clone()))
+            let own = known.get(path.as_bytes());
+            own.map(|own| (own.at, own.value.stat.clone()))
         };
         self.shown.newest(path.as_bytes(), own, outage)
     }
@@ -161,19 +219,8 @@ impl Names {
     }
 
     fn insert(&self, path: &str, stat: Option<Stat>, is_doubted: bool) {
-        let mut known = self.known.lock();
-        if known.len() >= REMEMBERED_MAX {
-            known.retain(|_, answer| answer.at.elapsed() < ANSWER_AGE_MAX);
-            if known.len() >= REMEMBERED_MAX {
-                known.clear();
-            }
-        }
-        let answer = NameAnswer {
-            at: Instant::now(),
-            stat,
-            is_doubted,
-        };
-        known.insert(path.to_owned(), answer);
+        let answer = NameAnswer { stat, is_doubted };
+        self.known.lock().insert(path.as_bytes(), answer, 1);
     }
 }
 
@@ -570,32 +617,43 @@ impl Remote {
             Some((since, lists)) if is_new(since) => return Ok(lists),
             _ => {}
         }
-        let read = match &self.names.place {
-            Place::Here(path, workers) => Some(manifest_here(path, workers).await?),
+        let lists = match &self.names.place {
+            Place::Here(path, workers) => {
+                let text = manifest_here(path, workers).await;
+                self.names.manifest(text)?
+            }
             Place::Below(name, if_absent) => match self.manifest_there(name).await {
-                Ok(text) => Some(text),
-                Err(Failure::NotFound | Failure::Denied(_)) if *if_absent == IfAbsent::Dav => None,
+                Ok(manifest) => manifest,
+                Err(Failure::NotFound | Failure::Denied(_)) if *if_absent == IfAbsent::Dav => {
+                    Lists::Dav
+                }
                 Err(Failure::NotFound) => {
                     let text = format!("there is no manifest '{name}'");
                     return Err(Failure::NoList(text));
                 }
                 Err(failure) => return Err(failure),
             },
-            Place::Needless => None,
-        };
-        let lists = match read {
-            None => Lists::Dav,
-            Some(text) => {
-                let manifest = Manifest::parse(&text);
-                let wrong = |why| Failure::NoList(format!("its manifest is none: {why}"));
-                Lists::Manifest(Arc::new(manifest.map_err(wrong)?))
-            }
+            Place::Needless => Lists::Dav,
         };
         *self.names.lists.lock() = Some((Instant::now(), lists.clone()));
         Ok(lists)
     }
 
-    async fn manifest_there(&self, name: &str) -> Result<String, Failure> {
+    /// Asks for the manifest once more, which was something else before.
+    pub(super) async fn ask_manifest(&self) -> Result<(), Failure> {
+        match &self.names.place {
+            Place::Below(name, _) => {
+                let answer = self.manifest_there(name).await;
+                if answer.as_ref().err().is_none_or(Failure::is_answer) {
+                    self.names.manifest_is_odd.store(false, Ordering::Relaxed);
+                }
+                answer.map(drop)
+            }
+            Place::Here(..) | Place::Needless => Ok(()),
+        }
+    }
+
+    async fn manifest_there(&self, name: &str) -> Result<Lists, Failure> {
         let key = self.key(name).ok_or(Failure::NotFound)?;
         let key = &key;
         self.tried(move || async move {
@@ -605,11 +663,23 @@ impl Remote {
             while let Some(some) = stream.next().await {
                 bytes.extend_from_slice(&some?);
                 if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-                    return Err(too_long());
+                    return self.names.manifest(Err(too_long()));
                 }
             }
-            String::from_utf8(bytes)
-                .map_err(|_| Failure::NoList("its manifest is not UTF-8".into()))
+            let text = String::from_utf8(bytes);
+            let text = text.map_err(|_| "its manifest is not UTF-8".to_owned());
+            let strange = match (&*self.names.lists.lock(), &text) {
+                (Some((_, Lists::Manifest(before))), Ok(text)) => before.stranger(text),
+                _ => None,
+            };
+            let text = match strange {
+                // A page of plain words, or another dataset: then its files are there.
+                Some(name) if !matches!(self.ask_name(&name).await, Ok(Some(_))) => {
+                    Err("its manifest names none of the files that it named before".to_owned())
+                }
+                _ => text,
+            };
+            self.names.manifest(text)
         })
         .await
     }
@@ -646,7 +716,7 @@ impl Remote {
         let listed = Arc::new(listed.collect::<Listed>());
         let mut dav = self.names.dav.lock();
         let names: usize = dav.values().map(|(_, listed)| listed.len()).sum();
-        if dav.len() >= FOLDERS_MAX || names + listed.len() > REMEMBERED_MAX {
+        if dav.len() >= FOLDERS_MAX || names + listed.len() > DAV_NAMES_MAX {
             dav.clear();
         }
         dav.insert(folder.to_owned(), (Instant::now(), listed.clone()));
@@ -668,10 +738,8 @@ fn too_many(names_max: usize) -> Failure {
     ))
 }
 
-fn too_long() -> Failure {
-    Failure::NoList(format!(
-        "its manifest is longer than {MANIFEST_BYTES_MAX} bytes"
-    ))
+fn too_long() -> String {
+    format!("its manifest is longer than {MANIFEST_BYTES_MAX} bytes")
 }
 
 fn below(folder: &str, name: &str) -> String {
@@ -681,7 +749,7 @@ fn below(folder: &str, name: &str) -> String {
     }
 }
 
-async fn manifest_here(path: &str, workers: &Workers) -> Result<String, Failure> {
+async fn manifest_here(path: &str, workers: &Workers) -> Result<String, String> {
     let asked = path.to_owned();
     let read = move |_: &_| {
         let read = || {
@@ -691,8 +759,7 @@ async fn manifest_here(path: &str, workers: &Workers) -> Result<String, Failure>
         };
         Ok(read())
     };
-    let failed =
-        |error: String| Failure::NoList(format!("the manifest {path} cannot be read: {error}"));
+    let failed = |error: String| format!("the manifest {path} cannot be read: {error}");
     let read = workers.run(0, read).await;
     let text = read.map_err(|error| failed(error.to_string()))?;
     let text = text.map_err(|error| failed(error.to_string()))?;

@@ -24,7 +24,7 @@ pub struct Request {
 
 impl Request {
     /// The range of the file that is requested.
-    fn range(&self) -> (usize, usize) {
+    pub fn range(&self) -> (usize, usize) {
         let range = self.headers.get("range").expect("a range is asked for");
         let (from, to) = range
             .strip_prefix("bytes=")

@@ -321,3 +321,28 @@ fn a_manifest_on_this_machine_is_no_sign_of_its_server() {
     assert_eq!(source.list(b"").map(|names| names.len()), Ok(1));
     assert!(source.outage().is_some(), "nobody has answered");
 }
+
+/// Regression: of 100,000 names that were listed, or looked at, a bucket's none was known once it was away (row D11).
+#[test]
+fn d11_all_names_of_a_large_folder_are_known_while_its_bucket_is_away() {
+    const NAMES: usize = 100_000;
+    let is_away = Arc::new(AtomicBool::new(false));
+    let away = is_away.clone();
+    let address = server(move |request, stream| match request.head {
+        _ if away.load(Ordering::SeqCst) => send(stream, "503 Slow Down", "", 0, b""),
+        true => send(stream, "200 OK", FIRST, 5, b""),
+        false => {
+            let page = page(from(request), NAMES);
+            send(stream, "200 OK", "", page.len(), page.as_bytes());
+        }
+    });
+    let source = Source::parse(&format!("s3://lab#endpoint=http://{address}")).unwrap();
+    assert_eq!(source.list(b"").unwrap().len(), NAMES + 1);
+    is_away.store(true, Ordering::SeqCst);
+    assert_eq!(source.list(b"").unwrap().len(), NAMES + 1);
+    for at in (0..NAMES).step_by(997) {
+        let known = source.stat(format!("f{at:07}").as_bytes()).unwrap();
+        assert!(matches!(known.kind, Kind::File { .. }), "{at}");
+    }
+    assert!(source.outage().is_some());
+}

@@ -4,6 +4,8 @@ mod hostile;
 mod lists;
 mod mapped;
 mod metadata;
+mod portal;
 mod remembered;
 mod stores;
 mod tls;
+mod unmounted;

@@ -4,26 +4,29 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::handle::{self, Handle};
+use super::paths::Paths;
 use super::recent::Recent;
+use super::vain::Vain;
 use crate::ahead::Ahead;
 use crate::complaints::Complaints;
 use crate::files::{FileError, Files, Kind, Stat};
 use crate::listing::Listing;
 
-/// Paths that are found again without listing folders.
-const PATHS_MAX: usize = 1 << 16;
+/// Paths of which the attributes are cached.
+const SEEN_MAX: usize = 1 << 16;
 /// Files that stay open: NFSv3 has no close.
 const OPEN_MAX: usize = 256;
 /// Listings that are kept for clients that read them in pieces.
 const LISTINGS_MAX: usize = 4;
 /// The lifetime of such a listing.
-const LISTING: Duration = Duration::from_secs(60);
+pub(super) const LISTING: Duration = Duration::from_secs(60);
 /// Longest wait for another's look at a folder; a client asks again then.
 const TURN: Duration = Duration::from_secs(20);
 /// Longest name of a file, as on other file systems; clients bear no longer ones.
@@ -54,14 +57,15 @@ pub struct Export<S: Files> {
     files: S,
     /// Digest of the dataset's name: handles of another one are refused.
     dataset: u64,
-    lifetime: Duration,
+    pub(super) lifetime: Duration,
     read_ahead_bytes: u64,
     complaints: Complaints,
-    paths: Mutex<Recent<u64, Arc<Path>>>,
+    pub(super) paths: Paths,
     /// The cached attributes of paths, and their times.
     seen: Mutex<Recent<Arc<Path>, (Instant, Stat)>>,
     open: Mutex<Recent<u64, Arc<OpenFile<S::File>>>>,
-    listings: Mutex<Recent<Arc<Path>, Arc<PlacedListing>>>,
+    pub(super) listings: Mutex<Recent<Arc<Path>, Arc<PlacedListing>>>,
+    vain: Vain,
     /// Each folder is looked at by one at a time, of a few at a time: a large one takes tens of MB and all that the source can do.
     turns: [Mutex<()>; LISTINGS_MAX],
 }
@@ -79,8 +83,10 @@ struct OpenFile<F> {
 pub struct PlacedListing {
     /// The look at its folder.
     began: Instant,
-    made: Instant,
-    names: Listing,
+    pub(super) made: Instant,
+    pub(super) names: Arc<Listing>,
+    /// Its names are in the table of paths, or were.
+    pub(super) is_noted: AtomicBool,
     /// Places in the listing, and which name is there. A place is a digest of the name: it stays the same whatever
     /// comes and goes around it, and so a listing can be gone on with by any server.
     places: Vec<(u64, usize)>,
@@ -106,7 +112,8 @@ impl PlacedListing {
         PlacedListing {
             began,
             made: Instant::now(),
-            names,
+            names: Arc::new(names),
+            is_noted: AtomicBool::new(false),
             places,
         }
     }
@@ -128,10 +135,11 @@ impl<S: Files> Export<S> {
             lifetime,
             read_ahead_bytes,
             complaints: Complaints::default(),
-            paths: Mutex::new(Recent::new(PATHS_MAX)),
-            seen: Mutex::new(Recent::new(PATHS_MAX)),
+            paths: Paths::new(),
+            seen: Mutex::new(Recent::new(SEEN_MAX)),
             open: Mutex::new(Recent::new(OPEN_MAX)),
             listings: Mutex::new(Recent::new(LISTINGS_MAX)),
+            vain: Vain::new(lifetime),
             turns: Default::default(),
         }
     }
@@ -149,7 +157,7 @@ impl<S: Files> Export<S> {
     /// The handle of what was seen at a path.
     pub fn handle(&self, path: &Path, stat: &Stat) -> Handle {
         let number = handle::number(path, stat);
-        self.paths.lock().put(number, path.into());
+        self.paths.put(number, path.into());
         Handle::new(self.dataset, path, number)
     }
 
@@ -159,31 +167,20 @@ impl<S: Files> Export<S> {
         match error {
             FileError::NotFound => Status::NOENT,
             FileError::Stale(_) => Status::STALE,
+            // Clients ask again for ever, and their programs wait: only for what will be over.
+            FileError::TimedOut(_) if self.vain.failed(path) && !self.files.is_away() => Status::IO,
             FileError::TimedOut(_) => Status::JUKEBOX,
             FileError::Denied(_) => Status::ACCES,
             FileError::Io(_) => Status::IO,
         }
     }
 
-    /// The same, of what a client has a handle of: where there is nothing any more, the handle is stale.
-    fn fail_known(&self, path: &Path, error: &FileError) -> Status {
+    /// An error, of what a client has a handle of: where there is nothing any more, the handle is stale.
+    pub(super) fn fail_known(&self, path: &Path, error: &FileError) -> Status {
         match self.fail(path, error) {
             Status::NOENT => Status::STALE,
             status => status,
         }
-    }
-
-    /// A handle's path, which may be another version's by now.
-    pub fn path(&self, handle: &Handle) -> Result<Arc<Path>, Status> {
-        let known = self.paths.lock().get(&handle.number());
-        if let Some(path) = known.filter(|path| handle.is_of(self.dataset, path)) {
-            return Ok(path);
-        }
-        let found = handle.find(self.dataset, &self.files);
-        let found = found.map_err(|error| self.fail_known(Path::new(""), &error))?;
-        let path: Arc<Path> = found.ok_or(Status::STALE)?.into();
-        self.paths.lock().put(handle.number(), path.clone());
-        Ok(path)
     }
 
     /// The attributes at a path, at most one lifetime old: clients ask for the same again and again.
@@ -284,7 +281,7 @@ impl<S: Files> Export<S> {
                 other => other,
             };
             done += read.map_err(|error| {
-                let path = self.paths.lock().get(&handle.number());
+                let path = self.paths.get(handle.number());
                 let path = path.unwrap_or_else(|| Path::new("").into());
                 let status = self.fail_known(&path, &error);
                 if status == Status::STALE {
@@ -362,10 +359,21 @@ impl<S: Files> Export<S> {
     /// The content of a folder: at the beginning of a listing as it is now, from then on as it was. A folder is looked at once for
     /// all who ask at the same time.
     pub fn list(&self, path: &Arc<Path>, place: u64) -> Result<Arc<PlacedListing>, Status> {
+        match place {
+            0 => self.list_within(path, Duration::ZERO),
+            _ => self.list_within(path, LISTING),
+        }
+    }
+
+    /// The content of a folder, at most so old.
+    pub(super) fn list_within(
+        &self,
+        path: &Arc<Path>,
+        age_max: Duration,
+    ) -> Result<Arc<PlacedListing>, Status> {
         let asked = Instant::now();
-        let will_do = |listing: &Arc<PlacedListing>| match place {
-            0 => listing.began >= asked,
-            _ => listing.made.elapsed() < LISTING,
+        let will_do = |listing: &Arc<PlacedListing>| {
+            listing.began >= asked || listing.made.elapsed() < age_max
         };
         let known = || self.listings.lock().get(path).filter(will_do);
         if let Some(listing) = known() {

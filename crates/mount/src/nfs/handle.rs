@@ -15,11 +15,13 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::files::{FileError, Files, Kind, Stat};
+use crate::files::{Kind, Stat};
 use crate::inodes;
+use crate::listing::Listing;
 
 const FORM: u8 = 1;
 const HEAD: usize = 19;
@@ -28,6 +30,9 @@ pub const HANDLE_BYTES_MAX: usize = 64;
 const LEVELS: usize = HANDLE_BYTES_MAX - HEAD;
 /// Folders that are listed at most to find a path.
 const LISTINGS_MAX: u32 = 4096;
+
+/// Lists a folder; None if there is none.
+type Lists<'a, E> = dyn FnMut(&Path, bool) -> Result<Option<Arc<Listing>>, E> + 'a;
 
 /// A handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -101,19 +106,31 @@ impl Handle {
         told.is_none_or(|told| told == &mark(name)[..width])
     }
 
-    /// Finds its path. None if there is none any more, or if too many names fit.
-    pub fn find<S: Files>(&self, dataset: u64, files: &S) -> Result<Option<PathBuf>, FileError> {
-        self.find_below(dataset, files, PathBuf::new(), 0, &mut { LISTINGS_MAX })
+    /// Its path, if it is that of a name in this folder.
+    pub fn find_in(&self, dataset: u64, folder: &Path, names: &Listing) -> Option<PathBuf> {
+        let level = folder.iter().count();
+        if level + 1 != self.depth() {
+            return None;
+        }
+        let fit = names.iter().filter(|(name, _)| self.fits(level, name));
+        let mut paths = fit.map(|(name, _)| folder.join(name));
+        paths.find(|path| self.is_of(dataset, path))
     }
 
-    fn find_below<S: Files>(
+    /// Finds its path by listing folders, of which `list` is also told whether it is the one that the name itself should be in. None if
+    /// there is none any more, or if too many names fit.
+    pub fn find<E>(&self, dataset: u64, list: &mut Lists<'_, E>) -> Result<Option<PathBuf>, E> {
+        self.find_below(dataset, list, PathBuf::new(), 0, &mut { LISTINGS_MAX })
+    }
+
+    fn find_below<E>(
         &self,
         dataset: u64,
-        files: &S,
+        list: &mut Lists<'_, E>,
         path: PathBuf,
         level: usize,
         listings_left: &mut u32,
-    ) -> Result<Option<PathBuf>, FileError> {
+    ) -> Result<Option<PathBuf>, E> {
         let last = level + 1 == self.depth();
         if level == self.depth() {
             return Ok(self.is_of(dataset, &path).then_some(path));
@@ -122,17 +139,15 @@ impl Handle {
             return Ok(None);
         }
         *listings_left -= 1;
-        let names = match files.list(&path) {
-            Ok(names) => names,
-            Err(FileError::NotFound) => return Ok(None),
-            Err(error) => return Err(error),
+        let Some(names) = list(&path, last)? else {
+            return Ok(None);
         };
         let fit = |(name, stat): &(&OsStr, &Stat)| {
             self.fits(level, name) && (last || stat.kind == Kind::Folder)
         };
         for (name, _) in names.iter().filter(fit) {
             let below = path.join(name);
-            let found = self.find_below(dataset, files, below, level + 1, listings_left)?;
+            let found = self.find_below(dataset, list, below, level + 1, listings_left)?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -157,7 +172,13 @@ fn digest(dataset: u64, path: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::{FileError, Files};
     use crate::folder::Folder;
+
+    fn find(handle: &Handle, dataset: u64, folder: &Folder) -> Result<Option<PathBuf>, FileError> {
+        let mut list = |path: &Path, _| folder.list(path).map(|names| Some(Arc::new(names)));
+        handle.find(dataset, &mut list)
+    }
 
     fn deep(depth: usize) -> PathBuf {
         (0..depth).map(|i| format!("f{i}")).collect()
@@ -191,16 +212,16 @@ mod tests {
         let folder = Folder::open(dir.path()).unwrap();
         for path in ["", "17", "39/x", "23/x/y/file"].map(PathBuf::from) {
             let handle = Handle::new(7, &path, 1);
-            assert_eq!(handle.find(7, &folder), Ok(Some(path)));
-            assert_eq!(handle.find(8, &folder), Ok(None), "of another dataset");
+            assert_eq!(find(&handle, 7, &folder), Ok(Some(path)));
+            assert_eq!(find(&handle, 8, &folder), Ok(None), "of another dataset");
         }
         for depth in [45, 46, 100] {
             let handle = Handle::new(7, &deep(depth), 1);
-            assert_eq!(handle.find(7, &folder), Ok(Some(deep(depth))));
+            assert_eq!(find(&handle, 7, &folder), Ok(Some(deep(depth))));
         }
         std::fs::remove_file(dir.path().join("3/x/y/file")).unwrap();
         let gone = Handle::new(7, Path::new("3/x/y/file"), 1);
-        assert_eq!(gone.find(7, &folder), Ok(None));
-        assert_eq!(Handle::new(7, &deep(101), 1).find(7, &folder), Ok(None));
+        assert_eq!(find(&gone, 7, &folder), Ok(None));
+        assert_eq!(find(&Handle::new(7, &deep(101), 1), 7, &folder), Ok(None));
     }
 }

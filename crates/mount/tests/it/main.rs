@@ -100,6 +100,8 @@ struct Seen {
     bytes: AtomicU64,
     ahead_bytes: AtomicU64,
     late: AtomicBool,
+    /// Files other than those that are asked for are well.
+    others_answer: AtomicBool,
     /// Reads wait for as long.
     stands: AtomicBool,
     /// Only what is in memory can be had: bytes, and no names.
@@ -180,6 +182,10 @@ impl Files for Watched {
             return Err(FileError::NotFound);
         }
         self.folder.read(file, offset, into)
+    }
+
+    fn is_away(&self) -> bool {
+        !self.seen.others_answer.load(Ordering::Relaxed)
     }
 
     fn will_read(&self, _: &FolderFile, _: u64, bytes: u64) {

@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use staves_mount::{Folder, NfsOptions, NfsServer, serve_nfs};
 use tempfile::TempDir;
@@ -481,6 +481,41 @@ fn several_calls_of_a_client_are_answered_at_a_time_and_reading_in_order_is_read
     });
     seen.late.store(true, Ordering::Relaxed);
     assert_eq!(client.read(&file, 0, 10), Err(10008), "try again later");
+    seen.late.store(false, Ordering::Relaxed);
+    assert!(client.read(&file, 0, 10).is_ok());
+}
+
+/// Regression: one file that its source could not give, while all others were well, held who read it for ever.
+#[test]
+fn what_alone_cannot_be_had_is_an_error_and_no_wait() {
+    let source = source();
+    settle();
+    let seen = Arc::new(Seen::default());
+    let watched = Watched {
+        folder: Folder::open(source.path()).unwrap(),
+        seen: seen.clone(),
+    };
+    let options = NfsOptions {
+        lifetime: Duration::from_millis(40),
+        ..NfsOptions::default()
+    };
+    let server = serve_nfs(watched, local(), &options).unwrap();
+    let mut client = Client::connect(server.address());
+    let file = client.walk("a/b/file");
+    seen.late.store(true, Ordering::Relaxed);
+    seen.others_answer.store(true, Ordering::Relaxed);
+    assert_eq!(
+        client.read(&file, 0, 10),
+        Err(10008),
+        "a server may be starting again"
+    );
+    let began = Instant::now();
+    while client.read(&file, 0, 10) != Err(5) {
+        assert!(began.elapsed() < Duration::from_secs(60), "EIO in the end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    seen.others_answer.store(false, Ordering::Relaxed);
+    assert_eq!(client.read(&file, 0, 10), Err(10008), "all are away");
     seen.late.store(false, Ordering::Relaxed);
     assert!(client.read(&file, 0, 10).is_ok());
 }
