@@ -590,25 +590,32 @@ impl Executor {
         let mut asked = OWN_BYTES.max(self.op_bytes);
         for (index, op) in ops.iter().enumerate() {
             let bytes = value_bytes + self.op_bytes;
+            let behind = self.behind_parts(!may_wait || !elsewhere.is_empty());
             if bytes > asked {
-                let behind = self.behind_parts(!elsewhere.is_empty());
-                asked = bytes + ANSWERS_STEP_BYTES;
-                if !self.has_memory(asked, behind) && may_wait {
-                    if !self.has_memory(bytes, behind) {
-                        return self.no_memory(bytes, !elsewhere.is_empty());
-                    }
+                if self.has_memory(bytes + ANSWERS_STEP_BYTES, behind) {
+                    asked = bytes + ANSWERS_STEP_BYTES;
+                } else if self.has_memory(bytes, behind) {
                     asked = bytes;
+                } else if may_wait {
+                    return self.no_memory(bytes, !elsewhere.is_empty());
+                } else if let Some(bucket) = self.bucket_of(op) {
+                    // A part of it waits in its bucket already, so that it cannot begin anew: the rest waits as what others answer.
+                    elsewhere.push((index as u32, bucket, op));
+                    parts.push(PartialReply::Away);
+                    continue;
                 }
             }
             if value_bytes >= value_bytes_max && matches!(op, Op::Get { .. }) {
                 parts.push(PartialReply::Answered(too_much(value_bytes_max)));
                 continue;
             }
-            let behind = self.behind_parts(!elsewhere.is_empty());
-            let (at, so_far) = ((place, index as u32), (bytes, behind, may_wait));
+            let (at, so_far) = ((place, index as u32), (bytes, behind));
             let tried = match self.try_one_of_many(&mut left, at, op, so_far) {
                 Ok(tried) => tried,
-                Err(value) => return self.no_memory(bytes + value, !elsewhere.is_empty()),
+                Err(value) if may_wait => {
+                    return self.no_memory(bytes + value, !elsewhere.is_empty());
+                }
+                Err(_) => self.bucket_of(op).map_or(Tried::NoPool, Tried::Elsewhere),
             };
             parts.push(match tried {
                 Tried::Given(answer) => {
@@ -645,13 +652,13 @@ impl Executor {
     }
 
     /// Tries an operation of a command of many, whose answers have so many bytes by now. The bytes of a value for which there is no
-    /// memory, if the command `may_wait` for it.
+    /// memory.
     fn try_one_of_many(
         &mut self,
         left: &mut Left,
         at: (u64, u32),
         op: &Op<'_>,
-        (bytes, behind, may_wait): (usize, Behind, bool),
+        (bytes, behind): (usize, Behind),
     ) -> Result<Tried<Answer>, usize> {
         let bucket = match left.is_empty() {
             true => None, // as nearly always
@@ -671,7 +678,6 @@ impl Executor {
                 |answer| match answer {
                     AnswerRef::Value(value)
                         if value.len() > OWN_BYTES
-                            && may_wait
                             && held + value.len() > part.bytes_max()
                             && !part.try_set_answers(held + value.len(), behind) =>
                     {
