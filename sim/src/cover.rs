@@ -65,6 +65,7 @@ const MET: &[&str] = &[
     "memory: region deleted",
     "memory: region grown",
     "memory: swapped",
+    "memory: zeroed",
     "message to a shadow",
     "no bucket to spare",
     "no bucket to spare, of a scheme that bears three losses",

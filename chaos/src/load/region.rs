@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use anyhow::Context;
-use staves_client::{ClientError, Region};
+use staves_client::{ClientError, ErrorCode, Region};
 use staves_conformance::memory::{self, ChunkLoad};
 use staves_conformance::{Begun, Ended, Workload};
 use staves_history::Record;
@@ -67,6 +67,13 @@ impl RegionDoor {
             } => Answer::Int(region.compare_and_swap(offset, expected, new).await? as i64),
             Action::FetchAdd { offset, by } => {
                 Answer::Int(region.fetch_add(offset, by).await? as i64)
+            }
+            Action::Zero { offset, len, .. } => {
+                region.zero(offset, u64::from(len)).await?;
+                Answer::Ok
+            }
+            Action::Put { .. } | Action::Fence { .. } => {
+                Answer::error(ErrorCode::Unsupported, "a region is no volume")
             }
         })
     }

@@ -21,6 +21,7 @@ use crate::node::Node;
 use crate::pool::Pool;
 use crate::reference::Page;
 use crate::up::Up;
+use crate::volume::VolumeCommand;
 
 /// One cluster out of many machines' memory: a cache that loses nothing when nodes are killed.
 #[derive(Parser, Debug)]
@@ -72,6 +73,11 @@ pub enum Command {
     Memory {
         #[command(subcommand)]
         command: Memory,
+    },
+    /// Volumes: block devices that NBD serves
+    Volume {
+        #[command(subcommand)]
+        command: VolumeCommand,
     },
     /// Check, while all goes on, that parity is the code of the data, byte for byte, and make anew what is not
     Scrub {

@@ -121,6 +121,11 @@ fn of_wire(code: ErrorCode) -> Text {
             "More nodes than the scheme's k failed before what they held was made anew elsewhere; memory does not survive the end of its process.",
             "If a node was only cut off, bring it back: its memory is still there. Else the bytes are gone: delete the region ('staves memory delete NAME'), make it anew and fill it again; or delete the pool. 'staves status' names the regions.",
         ),
+        ErrorCode::Fenced => (
+            "A write to a volume came from a client whose session has ended. It was not done.",
+            "Another client attached the volume meanwhile ('staves volume show NAME' says which), or somebody detached it.",
+            "Make sure that only one client uses the volume, and connect that one again.",
+        ),
         ErrorCode::NotFound => (
             "There is no such pool, node, group, key or code; or no such dataset, file, source or folder to mount at.",
             "A slip, or it was deleted or forgotten.",

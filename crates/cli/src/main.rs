@@ -17,7 +17,7 @@
 //! | 130 | interrupted by Ctrl-C: `files preload`, `memory write`, `bench cache`, `bench memory`, `demo` |
 //!
 //! **Path of the data.** `args` parses the command line. Each command is a file with its own arguments (`status`, `node`, `pool`,
-//! `cache`, `memory`, `files`, `mount`, `group`, `scrub`, `config`, `up`) or a crate (`staves-demo`, `staves-bench`). All stand on
+//! `cache`, `memory`, `volume`, `files`, `mount`, `group`, `scrub`, `config`, `up`) or a crate (`staves-demo`, `staves-bench`). All stand on
 //! `staves-cli-common`: the connection to a cluster, answers, errors with their codes. `explain` describes the codes.
 //! `reference` and `generate` print documents that are made from the program's own tables.
 //!
@@ -41,6 +41,7 @@ mod reference;
 mod scrub;
 mod status;
 mod up;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -114,6 +115,7 @@ fn run(args: &CommandLine) -> anyhow::Result<()> {
         Command::Pool { command } => on(&|all| pool::run(all, command, out)),
         Command::Cache { command } => on(&|all| cache::run(all, command, out)),
         Command::Memory { command } => on(&|all| memory::run(all, command, out)),
+        Command::Volume { command } => on(&|all| volume::run(all, command, out)),
         Command::Mount(mount) => mount::run(&args.global, mount, out),
         Command::Unmount(unmount) => mount::unmount(unmount, out),
         Command::Files { command } => on(&|all| files::run(all, command, out)),

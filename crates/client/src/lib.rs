@@ -106,7 +106,7 @@
 //! No retry of a write under a new number: if its outcome is unknown, only its user can tell whether to
 //! write again.
 //!
-//! **Layout.** `client`, `region`, `dataset`: what applications hold. `router`: batches, on the network. [`turn`]: retries, as
+//! **Layout.** `client`, `region`, `volumes`, `dataset`: what applications hold. `pieces`: ranges of a region, cut into chunks. `router`: batches, on the network. [`turn`]: retries, as
 //! a machine. `route`: the node, by a map. `numbers`: names for writes. `links`: connections, and where maps come from.
 
 mod client;
@@ -117,20 +117,24 @@ mod local;
 mod numbers;
 mod options;
 mod patience;
+mod pieces;
 mod region;
 mod route;
 mod router;
 pub mod turn;
+mod volumes;
 
 pub use client::Client;
 pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
 pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};
-pub use region::{GO_ON_THERE, Region, RegionStat, TRANSFER_BYTES_MAX};
+pub use pieces::{Piece, TRANSFER_BYTES_MAX, pieces};
+pub use region::{GO_ON_THERE, Region, RegionStat};
 pub use route::{Avoid, newest as newest_map, with_moved};
 pub use router::{Router, SomeAnswers, Transport};
 pub use staves_files::{FileVersion, Keep, Kind, Seek, SourceError, Stat};
 pub use staves_wire::ErrorCode;
 pub use staves_wire::cache::{Condition, OwnedOp};
 pub use staves_wire::service::Answer;
+pub use volumes::VolumeStat;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use staves_model::{
-    Change, ClusterMap, GroupId, Pool, PoolId, Region as Entry, RegionId, Revision, ServiceId,
+    Change, ClusterMap, GroupId, Pool, Refusal, Region as Entry, RegionId, Revision, ServiceId,
     Stretch, StretchState, with_unit,
 };
 use staves_net::NetError;
@@ -19,10 +19,8 @@ use staves_wire::{ErrorCode, Message};
 
 use crate::client::{Client, senseless, unexpected};
 use crate::error::ClientError;
+use crate::pieces::{Piece, check_range, pieces, wrong};
 use crate::turn::ServiceOp;
-
-/// Most bytes of one read or write: what a caller holds in memory anyway.
-pub const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 
 /// One region, to read and to write. Clones are the same region. A handle lives through replaced nodes and
 /// growth by itself; it ends with its region.
@@ -70,16 +68,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The pause before a change is proposed again that was decided on an older map.
 const CHANGE_AGAIN: Duration = Duration::from_millis(5);
 
-/// A piece of a request that lies in one chunk.
-struct Piece {
-    /// The offset in the region.
-    at: u64,
-    pool: PoolId,
-    to: Address,
-    offset: u64,
-    len: usize,
-}
-
 impl Client {
     /// Makes a region in a memory pool. It reads as zeroes, and takes up memory only where it is written.
     pub async fn create_region(
@@ -101,15 +89,19 @@ impl Client {
     /// A region by name. One that was made just now is not known to all nodes yet: several are asked before
     /// it counts as not there.
     pub async fn region(&self, name: &str) -> Result<Region, ClientError> {
-        let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.id);
+        let known = |map: &ClusterMap| map.region_named(name).map(|(_, region)| region.clone());
         let asked_until = Instant::now() + NEWS_SPREADS;
         // Never by the map at hand: the one of that name that it knows may have been deleted.
         let mut map = self.refresh().await?;
         loop {
-            if let Some(id) = known(&map) {
+            if let Some(region) = known(&map) {
+                if region.volume.is_some() {
+                    let refusal = Refusal::IsVolume { name: name.into() };
+                    return Err(ClientError::of(ErrorCode::Refused, refusal.to_string()));
+                }
                 return Ok(Region {
                     client: self.clone(),
-                    id,
+                    id: region.id,
                     name: name.into(),
                     load: Arc::default(),
                 });
@@ -133,7 +125,7 @@ impl Client {
     pub async fn regions(&self) -> Result<Vec<RegionStat>, ClientError> {
         let map = self.refresh().await?;
         let in_pool = |pool: &Pool| {
-            let regions = pool.regions().iter();
+            let regions = pool.regions().iter().filter(|r| r.volume.is_none());
             let stats = regions.map(|region| stat(&map, pool, region));
             stats.collect::<Vec<_>>()
         };
@@ -221,7 +213,7 @@ fn not_found(text: String) -> ClientError {
     ClientError::of(ErrorCode::NotFound, text)
 }
 
-fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat {
+pub(crate) fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat {
     RegionStat {
         name: region.name.clone(),
         pool: pool.name.clone(),
@@ -302,7 +294,7 @@ impl Region {
         let begun = |of: &Self| {
             let map = of.client.map();
             let (pool, region) = map.region(of.id).ok_or_else(|| of.deleted())?;
-            of.check_range(region, offset, len)?;
+            check_range(region, offset, len)?;
             let loadable = region.loadable(pool.scheme.m, load.clone());
             Ok::<_, ClientError>(loadable.collect::<Vec<_>>())
         };
@@ -431,10 +423,19 @@ impl Region {
             })
             .collect();
         let answers = self.execute(&pieces, actions.into_iter()).await?;
-        answers.iter().try_for_each(|answer| match answer {
-            Answer::Ok => Ok(()),
-            other => Err(unexpected("write", other)),
-        })
+        done(&answers)
+    }
+
+    /// Makes bytes zeroes. Whole chunks of 64 KiB give their memory back. As a write, it is no one moment.
+    pub async fn zero(&self, offset: u64, len: u64) -> Result<(), ClientError> {
+        let pieces = self.pieces(&[(offset, len)]).await?;
+        let zero = |piece: &Piece| Action::Zero {
+            session: 0,
+            offset: piece.offset,
+            len: piece.len as u32,
+        };
+        let answers = self.execute(&pieces, pieces.iter().map(zero)).await?;
+        done(&answers)
     }
 
     /// Puts `new` into the word at `offset`, a multiple of 8, if it is `expected`; in either case gives what
@@ -494,57 +495,7 @@ impl Region {
         ranges: &[(u64, u64)],
     ) -> Result<Vec<Piece>, ClientError> {
         let (pool, region) = map.region(self.id).ok_or_else(|| self.deleted())?;
-        let total = ranges
-            .iter()
-            .try_fold(0u64, |sum, (_, len)| sum.checked_add(*len));
-        if total.is_none_or(|total| total > TRANSFER_BYTES_MAX) {
-            let most = with_unit(TRANSFER_BYTES_MAX);
-            let text = format!("one request takes at most {most}: make several");
-            return Err(ClientError::of(ErrorCode::TooLarge, text));
-        }
-        let mut pieces = Vec::new();
-        for (offset, len) in ranges {
-            self.check_range(region, *offset, *len)?;
-            let (mut at, end) = (*offset, offset + len);
-            while at < end {
-                let place = region.place(at, pool.scheme.m).ok_or_else(|| {
-                    wrong(format!(
-                        "region '{}' has no group for offset {}",
-                        self.name,
-                        with_unit(at)
-                    ))
-                })?;
-                let part = place.left.min(end - at);
-                pieces.push(Piece {
-                    at,
-                    pool: pool.id,
-                    to: Address::Bucket(place.group, place.slot),
-                    offset: place.offset,
-                    len: part as usize,
-                });
-                at += part;
-            }
-        }
-        Ok(pieces)
-    }
-
-    fn check_range(&self, region: &Entry, offset: u64, len: u64) -> Result<(), ClientError> {
-        let (name, size) = (&self.name, with_unit(region.size_bytes));
-        let (at, count) = (with_unit(offset), with_unit(len));
-        if len == 0 {
-            return Err(wrong(format!(
-                "0 bytes at offset {at} of region '{name}': give at least one"
-            )));
-        }
-        if offset
-            .checked_add(len)
-            .is_none_or(|end| end > region.size_bytes)
-        {
-            return Err(wrong(format!(
-                "region '{name}' ends at {size}: there are no {count} at offset {at}; let it grow with 'staves memory grow'"
-            )));
-        }
-        Ok(())
+        pieces(pool, region, ranges)
     }
 
     /// Answers to the pieces' operations, none of them an error.
@@ -699,6 +650,13 @@ fn join<'a>(
     }
 }
 
+fn done(answers: &[Answer]) -> Result<(), ClientError> {
+    answers.iter().try_for_each(|answer| match answer {
+        Answer::Ok => Ok(()),
+        other => Err(unexpected("write", other)),
+    })
+}
+
 fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
     let sorted: BTreeSet<(u64, u64)> = ranges.iter().copied().collect();
     if sorted.len() < ranges.len() {
@@ -716,8 +674,4 @@ fn check_apart(ranges: &[(u64, u64)]) -> Result<(), ClientError> {
         }
     }
     Ok(())
-}
-
-fn wrong(text: impl Into<String>) -> ClientError {
-    ClientError::of(ErrorCode::Malformed, text)
 }

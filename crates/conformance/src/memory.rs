@@ -16,6 +16,13 @@ use crate::{Draw, Ended, Workload};
 /// Bytes that a stream's log may hold: a few writes that cross pages. A longer one goes alone.
 const LOG_BYTES_MAX: usize = 40_000;
 
+/// All of a chunk becomes zeroes, and gives its place up.
+const ZERO: OnChunk = OnChunk::Write {
+    from: 0,
+    to: WORDS.len() - 1,
+    value: 0,
+};
+
 /// The load.
 pub struct ChunkLoad;
 
@@ -65,6 +72,7 @@ impl Workload for ChunkLoad {
         }
         let by = value | 1;
         match draw.below(10) {
+            0 if draw.bytes_max >= CHUNK_BYTES && draw.chance(500) => ZERO,
             0..5 => OnChunk::Write { from, to, value },
             5..7 => OnChunk::Add { word, by },
             _ => {
@@ -88,6 +96,8 @@ impl Workload for ChunkLoad {
     // Values are of one write each.
     fn shows(_read: &OnChunk, seen: &ChunkSeen, write: &OnChunk) -> bool {
         match (seen, *write) {
+            // Zeroes show nothing: many write them.
+            (ChunkSeen::Cells(_), ZERO) => false,
             (ChunkSeen::Cells(cells), OnChunk::Write { value, .. }) => cells.contains(&value),
             (ChunkSeen::Cells(cells), OnChunk::Swap { new, .. }) => cells.contains(&new),
             _ => false,
@@ -110,6 +120,11 @@ impl Workload for ChunkLoad {
             OnChunk::Read { from, to } => Action::Read {
                 offset: at(from),
                 len: (WORDS[to] + 8 - WORDS[from]) as u32,
+            },
+            ZERO => Action::Zero {
+                session: 0,
+                offset: chunk * CHUNK_BYTES,
+                len: CHUNK_BYTES as u32,
             },
             OnChunk::Write { from, to, value } => {
                 let words = (WORDS[to] + 8 - WORDS[from]) / 8;
@@ -151,6 +166,7 @@ impl Workload for ChunkLoad {
         match (act, seen) {
             (OnChunk::Read { from, to }, _) if from == to => "memory: word read",
             (OnChunk::Read { .. }, _) => "memory: pages read",
+            (&ZERO, _) => "memory: zeroed",
             (OnChunk::Write { from, to, .. }, _) if from == to => "memory: word written",
             (OnChunk::Write { .. }, _) => "memory: pages written",
             (OnChunk::Swap { expected, .. }, ChunkSeen::Word(old)) if expected == old => {

@@ -35,7 +35,8 @@ use crate::types::{Applied, LogId, Proposal, Types};
 /// 12. The answer to that says whether the log of who gives it has more.
 /// 13. It does not: where a log ends, and who votes by it, is asked for apart.
 /// 14. A voter that asks for votes says who votes by its log, and who asks the leader says how much of the log it has.
-pub const VERSION: u8 = 14;
+/// 15. Regions may be volumes: the map and its changes say who writes one.
+pub const VERSION: u8 = 15;
 
 /// Most calls of one request.
 pub const CALLS_MAX: usize = 256;

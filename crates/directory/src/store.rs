@@ -49,8 +49,8 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The file's name in the data folder.
 pub(crate) const FILE: &str = "directory.redb";
 /// The layout that this program writes and reads. Format 1 named members without a disk; in format 2
-/// a region was loaded as a whole; in format 3 each opening was an entry of its own.
-const FORMAT: u32 = 4;
+/// a region was loaded as a whole; in format 3 each opening was an entry of its own; format 4 had no volumes.
+const FORMAT: u32 = 5;
 /// The permissions of the data folder: all for its owner.
 const OWNERS: u32 = 0o700;
 /// redb's page cache. The log is in memory anyway.

@@ -1,10 +1,11 @@
 //! Operations on the bytes, and the deltas that they become.
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use staves_group::{Effects, ReadError};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
-use staves_service::{BucketContext, Growth, OpHeader, Outcome, Refused};
+use staves_service::{BucketContext, Growth, KeyHash, OpHeader, Outcome, Refused};
+use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
@@ -13,7 +14,7 @@ use staves_wire::service::Answer;
 use crate::chunks;
 use crate::memory::Memory;
 
-/// Most extents that are requested beyond those needed now, so that a long write need not wait for each.
+/// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
 
 /// The error of an operation that no bucket would take.
@@ -53,7 +54,6 @@ impl Memory {
         {
             return again;
         }
-        let (offset, len) = action.range();
         let is_lost = context.member().is_lost();
         if action.is_write() && is_lost {
             return Outcome::at_once(lost());
@@ -66,6 +66,14 @@ impl Memory {
         if context.lacks(now, table(), effects) {
             return missing;
         }
+        let session = session(context);
+        if action.is_write() && action.session() < session && !planted(Mutant::OldSessionWrites) {
+            return context.record(header, fenced(action, session), context.member().last());
+        }
+        if let Action::Fence { .. } = action {
+            return update(context, now, header, action, Edit::default(), effects);
+        }
+        let (offset, len) = action.range();
         let pages = context.member().pages();
         let place = pages.and_then(|pages| chunks::place_of(pages, chunks::chunk_of(offset)));
         if let Some(place) = place
@@ -73,24 +81,20 @@ impl Memory {
         {
             return missing;
         }
-        let (bytes, answer) = match action {
+        let edit = match action {
             Action::Read { .. } => return self.read(context, now, place, offset, len),
-            Action::Write { bytes, .. } | Action::Load { bytes, .. } => (bytes.clone(), Answer::Ok),
-            Action::CompareSwap { expected, new, .. } => {
-                let old = word(context, place, offset);
-                let answer = Answer::Int(old as i64);
-                if old != *expected {
-                    return context.record(header, answer, context.member().last());
-                }
-                (Bytes::copy_from_slice(&new.to_le_bytes()), answer)
+            Action::CompareSwap { expected, .. } if word(context, place, offset) != *expected => {
+                let answer = Answer::Int(word(context, place, offset) as i64);
+                return context.record(header, answer, context.member().last());
             }
-            Action::FetchAdd { by, .. } => {
-                let old = word(context, place, offset);
-                let new = old.wrapping_add(*by).to_le_bytes();
-                (Bytes::copy_from_slice(&new), Answer::Int(old as i64))
-            }
+            _ => edit(context, place, action),
         };
-        let outcome = write(context, now, header, place, offset, &bytes, answer, effects);
+        self.freed |= matches!(action, Action::Zero { .. }) && place.is_some();
+        let moves = edit.moves;
+        let outcome = update(context, now, header, action, edit, effects);
+        if let (true, Outcome::Answer { seq, .. }) = (moves, &outcome) {
+            context.wrote(of_chunk(offset), *seq);
+        }
         let written = |outcome: &Outcome| matches!(outcome, Outcome::Answer { .. });
         self.stats.writes += u64::from(written(&outcome));
         outcome
@@ -120,6 +124,12 @@ impl Memory {
                 Ok(0)
             }
         };
+        // That a chunk has this place, or none any more, must not be seen before it is safe.
+        let placed = match planted(Mutant::PlaceShowsUnstable) {
+            true => 0,
+            false => context.unstable_seq(of_chunk(offset)),
+        };
+        let read = read.map(|seq| seq.max(placed));
         match read {
             Ok(seq) => {
                 self.stats.reads += 1;
@@ -139,6 +149,11 @@ impl Memory {
     }
 }
 
+/// The mark of a chunk whose place was changed of late.
+fn of_chunk(offset: u64) -> KeyHash {
+    KeyHash(chunks::chunk_of(offset))
+}
+
 fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
     let (Some(place), Some(pages)) = (place, context.member().pages()) else {
         return 0;
@@ -147,55 +162,187 @@ fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
     u64::from_le_bytes(word.try_into().expect("a slice of eight"))
 }
 
-/// Makes one delta: the bytes, and the chunk's place if it has none yet. Nothing has changed if it stops.
-#[allow(clippy::too_many_arguments)] // the request's parts, borrowed one by one
-fn write(
-    context: &mut BucketContext,
-    now: Time,
-    header: &OpHeader,
+/// Gives back what a bucket has reserved beyond its last place, once bytes were zeroed.
+pub(crate) fn give_back(context: &mut BucketContext) {
+    let member = context.member();
+    let is_here = |t: &staves_group::PageTable| t.is_here(chunks::TABLE_PAGE);
+    let Some(pages) = member
+        .pages()
+        .filter(|_| member.table().is_some_and(is_here))
+    else {
+        return;
+    };
+    let last = chunks::taken(pages).map(|(_, place)| place).max();
+    let keep = with_ahead(chunks::extents_upto(last.unwrap_or(0)).max(pages.used()));
+    if context.member().wanted_extents() > keep {
+        context.want(keep);
+    }
+}
+
+/// The change that an operation makes of the pages.
+struct Edit {
+    runs: Vec<Run>,
+    bytes: BytesMut,
+    /// The highest place that it writes to.
+    place: u16,
+    /// That place was free.
+    is_new: bool,
+    /// The chunk has another place then, or none.
+    moves: bool,
+    answer: Answer,
+}
+
+impl Default for Edit {
+    /// Nothing, answered with `Ok`.
+    fn default() -> Edit {
+        Edit {
+            runs: Vec::with_capacity(3),
+            bytes: BytesMut::new(),
+            place: 0,
+            is_new: false,
+            moves: false,
+            answer: Answer::Ok,
+        }
+    }
+}
+
+impl Edit {
+    fn push(&mut self, run: Run, bytes: &[u8]) {
+        self.runs.push(run);
+        self.bytes.extend_from_slice(bytes);
+    }
+}
+
+/// The change that a write makes, where nothing hinders it.
+fn edit(context: &BucketContext, place: Option<u16>, action: &Action) -> Edit {
+    let (offset, len) = action.range();
+    let of_word = |new: u64| {
+        let old = Answer::Int(word(context, place, offset) as i64);
+        put(context, place, offset, &new.to_le_bytes(), old)
+    };
+    match action {
+        Action::Read { .. } | Action::Fence { .. } => Edit::default(),
+        Action::Write { bytes, .. } | Action::Load { bytes, .. } | Action::Put { bytes, .. } => {
+            put(context, place, offset, bytes, Answer::Ok)
+        }
+        Action::Zero { .. } => zero(context, place, offset, len),
+        Action::CompareSwap { new, .. } => of_word(*new),
+        Action::FetchAdd { by, .. } => of_word(word(context, place, offset).wrapping_add(*by)),
+    }
+}
+
+/// The bytes, and the chunk's place if it has none yet.
+fn put(
+    context: &BucketContext,
     place: Option<u16>,
     offset: u64,
     bytes: &[u8],
     answer: Answer,
+) -> Edit {
+    let free = || context.member().pages().map_or(1, chunks::free_place);
+    let mut edit = Edit {
+        bytes: BytesMut::with_capacity(bytes.len() + 16),
+        place: place.unwrap_or_else(free),
+        is_new: place.is_none(),
+        moves: place.is_none(),
+        answer,
+        ..Edit::default()
+    };
+    if edit.is_new {
+        let (run, entry) = chunks::entry(chunks::chunk_of(offset), edit.place);
+        edit.push(run, &entry);
+    }
+    let target = run(chunks::at(edit.place, offset), bytes.len() as u64);
+    edit.push(target, bytes);
+    edit
+}
+
+/// Zeroes in the place of a chunk. Of a whole chunk the place is free then, and with the last one its extent.
+fn zero(context: &BucketContext, place: Option<u16>, offset: u64, len: u64) -> Edit {
+    let mut edit = Edit::default();
+    let (Some(place), Some(pages)) = (place, context.member().pages()) else {
+        return edit;
+    };
+    edit.place = place;
+    let mut target = run(chunks::at(place, offset), len);
+    if len == CHUNK_BYTES {
+        let (run, entry) = chunks::entry(chunks::chunk_of(offset), 0);
+        edit.push(run, &entry);
+        edit.moves = true;
+        if let Some(extent) = chunks::extent_of_last(pages, place) {
+            target = Run {
+                offset: extent,
+                len: EXTENT_BYTES as u32,
+                kind: RunKind::Zero,
+            };
+        }
+    }
+    if len == CHUNK_BYTES && planted(Mutant::FreedNotZeroed) {
+        return edit;
+    }
+    if target.kind == RunKind::Bytes {
+        edit.bytes.resize(edit.bytes.len() + len as usize, 0);
+    }
+    edit.runs.push(target);
+    edit
+}
+
+/// Makes one delta of an edit, and of the operation's session if that is newer than what the bucket knows. Nothing has
+/// changed if it stops.
+fn update(
+    context: &mut BucketContext,
+    now: Time,
+    header: &OpHeader,
+    action: &Action,
+    mut edit: Edit,
     effects: &mut Effects,
 ) -> Outcome {
-    let taken = place.is_some();
-    let next = || context.member().pages().map_or(1, chunks::next_place);
-    let place = place.unwrap_or_else(next);
-    let target = run(chunks::at(place, offset), bytes.len() as u64);
+    if action.session() > session(context) {
+        let (run, entry) = chunks::session_entry(action.session());
+        edit.push(run, &entry);
+    }
+    if edit.runs.is_empty() {
+        return context.record(header, edit.answer, context.member().last());
+    }
     // A new place was never written here, but perhaps at another data bucket of the group.
-    if context.lacks(now, target, effects) {
+    if edit
+        .runs
+        .iter()
+        .any(|run| context.lacks(now, *run, effects))
+    {
         return Outcome::Blocked { starved: true };
     }
     // A new member reports first what it has reserved: until then the memory of a place that is taken counts
     // as lacking too.
-    match grow(context, now, chunks::extents_upto(place)) {
+    match grow(context, now, chunks::extents_upto(edit.place)) {
         Growth::Granted => {}
-        Growth::Refused if !taken => {
+        Growth::Refused if edit.is_new || edit.place == 0 => {
             return context.record(header, out_of_memory(), context.member().last());
         }
-        Growth::Pending | Growth::Refused if taken && planted(Mutant::OldPlaceNeedsNoMemory) => {}
+        Growth::Pending | Growth::Refused
+            if !edit.is_new && planted(Mutant::OldPlaceNeedsNoMemory) => {}
         Growth::Pending | Growth::Refused => return Outcome::Blocked { starved: true },
     }
-    let mut runs = Vec::with_capacity(2);
-    let mut all = BytesMut::with_capacity(bytes.len() + 2);
-    if !taken {
-        let (run, entry) = chunks::entry(chunks::chunk_of(offset), place);
-        runs.push(run);
-        all.extend_from_slice(&entry);
-    }
-    runs.push(target);
-    all.extend_from_slice(bytes);
-    match context.make(header, &answer, runs, all.freeze()) {
-        Ok(seq) => Outcome::write(seq, answer),
+    match context.make(header, &edit.answer, edit.runs, edit.bytes.freeze()) {
+        Ok(seq) => Outcome::write(seq, edit.answer),
         Err(stop) => stop.outcome(out_of_memory),
     }
 }
 
-/// Requests so many extents in all, and an eighth more, so that a long write need not wait for each.
+/// The session that may write to the bucket.
+fn session(context: &BucketContext) -> u64 {
+    context.member().pages().map_or(0, chunks::session)
+}
+
+/// Requests so many extents in all, and some more.
 fn grow(context: &mut BucketContext, now: Time, need: u32) -> Growth {
-    let ahead = need + (need / 8).clamp(1, AHEAD_MAX);
+    let ahead = with_ahead(need);
     context.grow(now, need, ahead, ahead)
+}
+
+/// An eighth more, so that a long write need not wait for each.
+fn with_ahead(extents: u32) -> u32 {
+    extents + (extents / 8).clamp(1, AHEAD_MAX)
 }
 
 fn run(offset: u64, len: u64) -> Run {
@@ -219,6 +366,16 @@ fn lost() -> Answer {
         ErrorCode::Lost,
         "the group is lost: more of its nodes failed than its scheme bears",
     )
+}
+
+fn fenced(action: &Action, session: u64) -> Answer {
+    let text = match action.session() {
+        0 => "these bytes are a volume's: they are written through NBD".to_owned(),
+        old => format!(
+            "session {old} of the volume has ended: session {session} writes to it now, and this was not done; connect again"
+        ),
+    };
+    Answer::error(ErrorCode::Fenced, text)
 }
 
 fn out_of_memory() -> Answer {

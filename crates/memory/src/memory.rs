@@ -1,7 +1,9 @@
 //! Memory as a service on groups.
 
+use std::collections::BTreeSet;
+
 use staves_group::Member;
-use staves_model::{ServiceId, Time};
+use staves_model::{BUCKET_CHUNKS, CHUNK_BYTES, PAGE_BYTES, ServiceId, Time};
 use staves_service::{BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Service};
 use staves_wire::DecodeError;
 use staves_wire::memory::Action;
@@ -22,6 +24,8 @@ pub struct Stats {
 #[derive(Default)]
 pub struct Memory {
     pub(crate) stats: Stats,
+    /// Bytes were zeroed since the last look for what can be given back.
+    pub(crate) freed: bool,
 }
 
 impl Memory {
@@ -76,7 +80,9 @@ impl Service for Memory {
 
     fn op_bytes(op: &Action) -> usize {
         match op {
-            Action::Write { bytes, .. } | Action::Load { bytes, .. } => bytes.len(),
+            Action::Write { bytes, .. }
+            | Action::Load { bytes, .. }
+            | Action::Put { bytes, .. } => bytes.len(),
             _ => 0,
         }
     }
@@ -104,6 +110,15 @@ impl Service for Memory {
         self.execute_action(context, now, header, op, &mut out.effects)
     }
 
+    fn maintain(&mut self, context: &mut BucketContext, _now: Time) -> bool {
+        // Not before the other members have it: they give back what they are told to.
+        if self.freed && context.member().stable() == context.member().last() {
+            self.freed = false;
+            execute::give_back(context);
+        }
+        self.freed
+    }
+
     fn count(&self, member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {
         add("memory_reads", self.stats.reads);
         add("memory_writes", self.stats.writes);
@@ -112,18 +127,32 @@ impl Service for Memory {
         }
     }
 
-    /// The places taken are the first ones, each once.
+    /// Each place is taken once, and one that is free is all zeroes.
     fn check(&self, member: &Member, serving: bool) -> Result<(), String> {
         let table = member.table();
         let table_here = table.is_some_and(|t| t.is_here(chunks::TABLE_PAGE));
         let Some(pages) = member.pages().filter(|_| serving && table_here) else {
             return Ok(());
         };
-        let mut places: Vec<u16> = chunks::taken(pages).map(|(_, place)| place).collect();
-        places.sort_unstable();
-        match places.iter().zip(1..).all(|(place, next)| *place == next) {
-            true => Ok(()),
-            false => Err(format!("the places taken are {places:?}")),
+        let mut seen = BTreeSet::new();
+        for (chunk, place) in chunks::taken(pages) {
+            if u32::from(place) > BUCKET_CHUNKS || !seen.insert(place) {
+                return Err(format!(
+                    "chunk {chunk} has place {place}, which another has or none may"
+                ));
+            }
         }
+        let end = pages.end_page() as u64 * PAGE_BYTES as u64 / CHUNK_BYTES;
+        let free = (1..end).filter(|place| !seen.contains(&(*place as u16)));
+        for place in free {
+            let bytes = pages.slice(place * CHUNK_BYTES, CHUNK_BYTES as usize);
+            let is_here = |page: u64| table.is_some_and(|t| t.is_here(page as u32));
+            let first = place * CHUNK_BYTES / PAGE_BYTES as u64;
+            let all_here = (first..first + CHUNK_BYTES / PAGE_BYTES as u64).all(is_here);
+            if all_here && bytes.iter().any(|b| *b != 0) {
+                return Err(format!("place {place} is free, and not zero"));
+            }
+        }
+        Ok(())
     }
 }

@@ -33,6 +33,7 @@ use self::outcome::bad_name;
 use crate::files::Pin;
 use crate::ids::{ClusterId, GroupId, Incarnation, NodeId, PoolId, RegionId, Revision};
 use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
+use crate::region::{Volume, VolumeWriter};
 use crate::scheme::Scheme;
 
 /// A change that somebody proposes.
@@ -188,6 +189,31 @@ pub enum Change {
         /// Their paths; none stands for all of the dataset.
         paths: Vec<Vec<u8>>,
     },
+    /// Makes a volume in a memory pool: a region that one client writes at a time.
+    CreateVolume {
+        /// The pool.
+        pool: String,
+        /// Its name, unique among the regions and volumes of all pools.
+        name: String,
+        /// Its size in bytes.
+        size_bytes: u64,
+    },
+    /// Begins a session of a volume. Refused while somebody else's goes on at a door that is up.
+    AttachVolume {
+        /// The volume.
+        volume: RegionId,
+        /// The session that it follows.
+        after: u64,
+        /// The writer of the new one.
+        writer: VolumeWriter,
+    },
+    /// Ends a session of a volume.
+    DetachVolume {
+        /// The volume.
+        volume: RegionId,
+        /// The session; another one goes on.
+        session: u64,
+    },
 }
 
 impl ClusterMap {
@@ -233,7 +259,18 @@ impl ClusterMap {
                 pool,
                 name,
                 size_bytes,
-            } => self.create_region(pool, name, *size_bytes),
+            } => self.create_region(pool, name, *size_bytes, None),
+            Change::CreateVolume {
+                pool,
+                name,
+                size_bytes,
+            } => self.create_region(pool, name, *size_bytes, Some(Volume::default())),
+            Change::AttachVolume {
+                volume,
+                after,
+                writer,
+            } => self.attach_volume(*volume, *after, writer),
+            Change::DetachVolume { volume, session } => self.detach_volume(*volume, *session),
             Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),

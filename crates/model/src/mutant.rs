@@ -232,6 +232,10 @@ mutants! {
         PagesFailureForgotten = 1141,
         PagesSweepForgotten = 1142,
         PagesNoSpare = 1143,
+        OldSessionWrites = 1144,
+        FreedNotZeroed = 1145,
+        FenceOfSome = 1146,
+        PlaceShowsUnstable = 1147,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

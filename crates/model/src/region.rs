@@ -17,7 +17,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{GroupId, MemberSlot, RegionId};
+use crate::ids::{GroupId, Incarnation, MemberSlot, NodeId, RegionId};
 use crate::mutant::{Mutant, planted};
 
 /// Bytes of a chunk: what goes to one data bucket before the next one's turn, and the unit in which a
@@ -85,6 +85,28 @@ pub struct Region {
     pub size_bytes: u64,
     /// Its groups, in order of offset.
     pub stretches: Vec<Stretch>,
+    /// The state of its attachment, if it is a volume.
+    pub volume: Option<Volume>,
+}
+
+/// The attachment of a volume: a region that one client writes at a time.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Volume {
+    /// The number of the last session; 0 if it was never attached. Buckets that know of a session refuse writes of older ones.
+    pub session: u64,
+    /// The writer of that session, until it lets go.
+    pub writer: Option<VolumeWriter>,
+}
+
+/// The client that a volume is attached to, and the door that it came to.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VolumeWriter {
+    /// The door's node.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// The client's address.
+    pub client: String,
 }
 
 /// The place of a byte of a region.
@@ -201,6 +223,7 @@ mod tests {
                     state: StretchState::Empty,
                 })
                 .collect(),
+            volume: None,
         }
     }
 

@@ -104,6 +104,7 @@ keys! {
     resp: Endpoint = "127.0.0.1:6379", "Where Redis's protocol is served.";
     resp_redirect: Redirect = "forward", "What a client of Redis's protocol gets for a key that another node serves: 'forward' asks that node and passes its answer on; 'moved' answers MOVED, for clients that know Redis Cluster.";
     admin: Endpoint = "127.0.0.1:1680", "Where HTTP is served: health, metrics, status.";
+    nbd: Option<Endpoint> = "", "Where volumes are served as block devices, by NBD (its usual port is 10809). Without it they are not. Whoever reaches it may read and write all volumes.";
     advertise: Advertise = "", "What others are told to connect to, if it is not what the doors bind to: a host, a host:port for the native protocol, or 'native=HOST:PORT,resp=HOST:PORT,admin=HOST:PORT'.";
     join: Vec<Endpoint> = "", "Nodes of the cluster to join, any of them. Without any, a node without a cluster starts one.";
     secret_file: Option<PathBuf> = "", "A file with the secret that the nodes of the cluster share, readable by its owner only. Without one, whoever reaches the native port may say that it is a node. Clients and tools may prove this one, too.";
@@ -246,6 +247,19 @@ impl Loaded {
                 meant,
             });
         };
+        // A secret that is meant and missing must not make an open node. (In a file the empty text is the default.)
+        let is_secret = key.name.ends_with("secret_file");
+        let is_variable = matches!(origin, Origin::Environment { .. });
+        let value =
+            value.and_then(
+                |text| match is_secret && is_variable && text.trim().is_empty() {
+                    true => Err(
+                        "it is empty: name the file, or unset it for a node without a secret"
+                            .to_owned(),
+                    ),
+                    false => Ok(text),
+                },
+            );
         value
             .and_then(|text| (key.set)(&mut self.config, text.trim()))
             .map_err(|reason| ConfigError::BadValue {
@@ -432,8 +446,13 @@ impl Config {
                 "threads may be at most 1024: a thread for each core is enough",
             ),
             (
-                distinct([&self.listen, &self.resp, &self.admin]),
-                "listen, resp and admin must be three addresses: two doors cannot share one",
+                distinct(&[
+                    Some(&self.listen),
+                    Some(&self.resp),
+                    Some(&self.admin),
+                    self.nbd.as_ref(),
+                ]),
+                "listen, resp, admin and nbd must be addresses of their own: two doors cannot share one",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
@@ -500,10 +519,17 @@ const LOG_BYTES_USUAL: u64 = 64 << 20;
 const THREADS_MAX: u32 = 1024;
 
 /// Port 0 is any free one, so two of it do not meet.
-fn distinct(doors: [&Endpoint; 3]) -> bool {
-    let [native, resp, admin] = doors;
-    let meet = |a: &Endpoint, b: &Endpoint| a == b && a.port != 0;
-    !meet(native, resp) && !meet(native, admin) && !meet(resp, admin)
+fn distinct(doors: &[Option<&Endpoint>]) -> bool {
+    let mut fixed: Vec<String> = doors
+        .iter()
+        .flatten()
+        .filter(|door| door.port != 0)
+        .map(|door| door.to_string())
+        .collect();
+    let count = fixed.len();
+    fixed.sort_unstable();
+    fixed.dedup();
+    fixed.len() == count
 }
 
 #[cfg(test)]

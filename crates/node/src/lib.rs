@@ -54,6 +54,7 @@ mod links;
 mod liveness;
 pub mod metrics;
 mod native;
+mod nbd;
 mod node;
 pub mod resident;
 mod running;

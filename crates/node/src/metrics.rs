@@ -110,6 +110,53 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| u64::from(s.door.connections.load(Ordering::Relaxed))),
     },
     Metric {
+        name: "staves_nbd_connections",
+        kind: MetricKind::Gauge,
+        unit: "connections",
+        help: "Connections open on the NBD door.",
+        value: Value::One(|s| u64::from(s.running.nbd.connections.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_nbd_connections_total",
+        kind: MetricKind::Counter,
+        unit: "connections",
+        help: "Connections accepted on the NBD door.",
+        value: Value::One(|s| now(&s.running.nbd.connections_total)),
+    },
+    Metric {
+        name: "staves_nbd_connections_rejected_total",
+        kind: MetricKind::Counter,
+        unit: "connections",
+        help: "NBD connections refused because clients_max were open, or all file descriptors but the reserve.",
+        value: Value::One(|s| s.running.nbd.rejected.total()),
+    },
+    Metric {
+        name: "staves_nbd_requests_total",
+        kind: MetricKind::Counter,
+        unit: "requests",
+        help: "Requests done on the NBD door.",
+        value: Value::By(
+            "kind",
+            &[
+                ("read", |s| now(&s.running.nbd.reads_total)),
+                ("write", |s| now(&s.running.nbd.writes_total)),
+            ],
+        ),
+    },
+    Metric {
+        name: "staves_nbd_bytes_total",
+        kind: MetricKind::Counter,
+        unit: "bytes",
+        help: "Bytes of volumes read and written on the NBD door.",
+        value: Value::By(
+            "kind",
+            &[
+                ("read", |s| now(&s.running.nbd.read_bytes_total)),
+                ("write", |s| now(&s.running.nbd.written_bytes_total)),
+            ],
+        ),
+    },
+    Metric {
         name: "staves_in_flight_bytes",
         kind: MetricKind::Gauge,
         unit: "bytes",

@@ -314,6 +314,8 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::LoadRegion { .. }
             | Change::WriteRegion { .. }
             | Change::DeleteRegion { .. }
+            | Change::CreateVolume { .. }
+            | Change::DetachVolume { .. }
             | Change::SetDataset { .. }
     );
     match role {

@@ -27,6 +27,7 @@ use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
 use crate::native::maps::MapAnswers;
+use crate::nbd::NbdSocket;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
@@ -43,7 +44,7 @@ pub struct Node {
     addresses: Addresses,
     server: Option<Server>,
     phase: watch::Sender<Phase>,
-    door: Option<JoinHandle<()>>,
+    doors: Vec<JoinHandle<()>>,
     tasks: Vec<JoinHandle<()>>,
     liveness: Arc<Liveness>,
     stopped: bool,
@@ -70,7 +71,8 @@ impl Node {
         let arena = Arena::new(config.memory.0).map_err(|error| StartError::Memory {
             reason: error.to_string(),
         })?;
-        let addresses = listeners.addresses();
+        let nbd = NbdSocket::bind(&config).await?;
+        let addresses = listeners.addresses(nbd.address());
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
         let identity = Identity::node(Who::default()).with_secrets(secrets);
@@ -98,7 +100,8 @@ impl Node {
         let mut tasks = vec![admin::serve(listeners.admin, names, entry.clone())];
         let door = Door::new(&config, entry.clone());
         let (phase, at) = watch::channel(Phase::Joining);
-        let accepting = tokio::spawn(door::accept(listeners.resp, door.clone(), at));
+        let accepting = tokio::spawn(door::accept(listeners.resp, door.clone(), at.clone()));
+        let (nbd, accepting_nbd) = nbd.serve(config.clients_max, entry.clone(), at);
         let life = match enter(&config, &links, &directory, &liveness.handle()).await {
             Ok(life) => life,
             Err(error) => {
@@ -115,6 +118,7 @@ impl Node {
         let (witness, said) = Witness::new(directory.map());
         let doors = OpenDoors {
             resp: door.state.clone(),
+            nbd,
             refused: server.refused(),
             in_flight,
             resp_port: addresses.resp.port(),
@@ -148,7 +152,7 @@ impl Node {
             addresses,
             server: Some(server),
             phase,
-            door: Some(accepting),
+            doors: [accepting].into_iter().chain(accepting_nbd).collect(),
             tasks,
             liveness,
             stopped: false,
@@ -221,7 +225,7 @@ impl Node {
 
     async fn close(&mut self) {
         self.phase.send_replace(Phase::Closing);
-        if let Some(door) = self.door.take() {
+        for door in self.doors.drain(..) {
             let _ = tokio::time::timeout(GRACE, door).await;
         }
         if let Some(server) = self.server.take() {
@@ -235,7 +239,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.phase.send_replace(Phase::Closing);
-        self.tasks.iter().chain(&self.door).for_each(|t| t.abort());
+        self.tasks.iter().chain(&self.doors).for_each(|t| t.abort());
         // Without a runtime the directory ends with its threads.
         if !self.stopped
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
@@ -366,6 +370,7 @@ impl Running {
             witness,
             unopened: Mutex::default(),
             door: doors.resp,
+            nbd: doors.nbd,
             refused: doors.refused,
             in_flight: doors.in_flight,
             gates: Gates::default(),

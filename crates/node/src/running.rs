@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::cpu::CpuTime;
-use crate::door::state::DoorState;
+use crate::door::state::{DoorState, NbdState};
 use crate::gate::Gates;
 use crate::host::Host;
 use crate::native::maps::MapAnswers;
@@ -38,6 +38,7 @@ const COUNT_AGAIN: Duration = Duration::from_millis(100);
 /// The doors' part of it.
 pub(crate) struct OpenDoors {
     pub(crate) resp: Arc<DoorState>,
+    pub(crate) nbd: Arc<NbdState>,
     pub(crate) refused: Arc<RefusedConnections>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) resp_port: u16,
@@ -51,6 +52,7 @@ pub(crate) struct Running {
     pub(crate) witness: Witness,
     pub(crate) unopened: Mutex<UnopenedGroups>,
     pub(crate) door: Arc<DoorState>,
+    pub(crate) nbd: Arc<NbdState>,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
     /// The memory for requests and answers of clients.

@@ -113,6 +113,8 @@ pub struct Addresses {
     pub resp: SocketAddr,
     /// HTTP.
     pub admin: SocketAddr,
+    /// NBD, where it is served.
+    pub nbd: Option<SocketAddr>,
 }
 
 /// The three doors, open.
@@ -142,16 +144,17 @@ impl Listeners {
         })
     }
 
-    pub(crate) fn addresses(&self) -> Addresses {
+    pub(crate) fn addresses(&self, nbd: Option<SocketAddr>) -> Addresses {
         Addresses {
             native: address(&self.native),
             resp: address(&self.resp),
             admin: address(&self.admin),
+            nbd,
         }
     }
 }
 
-async fn bind(
+pub(crate) async fn bind(
     door: &'static str,
     at: &Endpoint,
     flag: &'static str,
@@ -187,10 +190,9 @@ fn with_port(asked: &Endpoint, listener: &TcpListener) -> Endpoint {
 }
 
 /// The address of a listener, for people and tests.
-fn address(listener: &TcpListener) -> SocketAddr {
-    listener
-        .local_addr()
-        .expect("an open listener has an address")
+pub(crate) fn address(listener: &TcpListener) -> SocketAddr {
+    let address = listener.local_addr();
+    address.expect("an open listener has an address")
 }
 
 /// The secrets of the configuration, if it has any.
@@ -332,10 +334,8 @@ pub(crate) fn tell_differences(config: &Config) {
 /// The first pool that a node asks for which begins a cluster, or began it.
 pub(crate) fn asked_first_pool(config: &Config) -> Option<FirstPool> {
     let (name, buckets) = (config.pool.clone(), config.buckets);
-    config
-        .join
-        .is_empty()
-        .then_some(FirstPool { name, buckets })
+    let begins = config.join.is_empty();
+    begins.then_some(FirstPool { name, buckets })
 }
 
 /// The pool that a new cluster starts with: half of each node's memory, with as many copies as there are nodes.

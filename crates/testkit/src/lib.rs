@@ -6,6 +6,7 @@
 pub mod cluster;
 #[cfg(feature = "load")]
 pub mod load;
+pub mod nbd;
 mod ports;
 pub mod resp;
 pub mod servers;

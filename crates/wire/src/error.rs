@@ -70,6 +70,8 @@ codes! {
     Overflow = 22, "overflow";
     /// More was lost than the scheme bears: nobody can answer for these bytes.
     Lost = 23, "lost";
+    /// A write of a volume's session that another has followed. Nothing was changed, and nothing will be: attach anew.
+    Fenced = 24, "fenced";
     /// No such pool, node, group or thing.
     NotFound = 30, "not-found";
     /// The directory refused the change, and says why. The map has not changed by it.

@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 9;
+pub const VERSION_MIN: u8 = 10;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -54,7 +54,8 @@ pub const VERSION_MIN: u8 = 9;
 ///    A delta of a cache may put a record over the one of its key, and a record says how much spare room is behind it: copies
 ///    of older versions would lose count of both.
 /// 9. Where a secret is proven, all that follows is sealed: older versions do not seal.
-pub const VERSION_MAX: u8 = 9;
+/// 10. Volumes: writes of a session, and what ends it. The map has them: older versions cannot read it.
+pub const VERSION_MAX: u8 = 10;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

@@ -46,6 +46,29 @@ pub enum Action {
         /// The summand; past 64 bits the sum wraps around.
         by: u64,
     },
+    /// `Ok`: a write in a session of a volume. `Error` of `Fenced` where a later session was seen.
+    Put {
+        /// The session.
+        session: u64,
+        /// The first byte.
+        offset: u64,
+        /// The bytes; at least one.
+        bytes: Bytes,
+    },
+    /// `Ok`: the bytes read as zeroes from now on. A whole chunk gives its memory back. `Error` as for `Put`.
+    Zero {
+        /// The session.
+        session: u64,
+        /// The first byte.
+        offset: u64,
+        /// The length; at least one.
+        len: u32,
+    },
+    /// `Ok`: nothing of an earlier session takes effect from now on. `Error` as for `Put`.
+    Fence {
+        /// The session.
+        session: u64,
+    },
 }
 
 impl Action {
@@ -54,13 +77,26 @@ impl Action {
         !matches!(self, Action::Read { .. })
     }
 
+    /// The session of a volume that it belongs to; 0 for an operation on a plain region.
+    pub fn session(&self) -> u64 {
+        match self {
+            Action::Put { session, .. }
+            | Action::Zero { session, .. }
+            | Action::Fence { session } => *session,
+            _ => 0,
+        }
+    }
+
     /// The bytes that it touches: the first, and how many.
     pub fn range(&self) -> (u64, u64) {
         match self {
-            Action::Read { offset, len } => (*offset, u64::from(*len)),
-            Action::Write { offset, bytes } | Action::Load { offset, bytes } => {
-                (*offset, bytes.len() as u64)
+            Action::Read { offset, len } | Action::Zero { offset, len, .. } => {
+                (*offset, u64::from(*len))
             }
+            Action::Write { offset, bytes }
+            | Action::Load { offset, bytes }
+            | Action::Put { offset, bytes, .. } => (*offset, bytes.len() as u64),
+            Action::Fence { .. } => (0, 1),
             Action::CompareSwap { offset, .. } | Action::FetchAdd { offset, .. } => (*offset, 8),
         }
     }
@@ -72,6 +108,9 @@ const WRITE: u8 = 1;
 const COMPARE_SWAP: u8 = 2;
 const FETCH_ADD: u8 = 3;
 const LOAD: u8 = 4;
+const PUT: u8 = 5;
+const ZERO: u8 = 6;
+const FENCE: u8 = 7;
 
 impl Action {
     /// Its body. The head is written to `heads`; bytes to be written are not copied.
@@ -83,17 +122,29 @@ impl Action {
             Action::CompareSwap { offset, .. } => (COMPARE_SWAP, *offset),
             Action::FetchAdd { offset, .. } => (FETCH_ADD, *offset),
             Action::Load { offset, .. } => (LOAD, *offset),
+            Action::Put { offset, .. } => (PUT, *offset),
+            Action::Zero { offset, .. } => (ZERO, *offset),
+            Action::Fence { session } => (FENCE, *session),
         };
         heads.put_u8(tag);
         heads.put_u64_le(offset);
         match self {
             Action::Read { len, .. } => heads.put_u32_le(len),
+            Action::Fence { .. } => {}
             Action::Write { bytes, .. } | Action::Load { bytes, .. } => payload = bytes,
             Action::CompareSwap { expected, new, .. } => {
                 heads.put_u64_le(expected);
                 heads.put_u64_le(new);
             }
             Action::FetchAdd { by, .. } => heads.put_u64_le(by),
+            Action::Put { session, bytes, .. } => {
+                heads.put_u64_le(session);
+                payload = bytes;
+            }
+            Action::Zero { session, len, .. } => {
+                heads.put_u64_le(session);
+                heads.put_u32_le(len);
+            }
         }
         let head = heads.split().freeze();
         Body { head, payload }
@@ -106,7 +157,8 @@ impl Action {
             return Err(wrong_length(9, head.len()));
         };
         let offset = u64::from_le_bytes(*offset);
-        if tag != WRITE && tag != LOAD && !body.payload.is_empty() {
+        let has_bytes = matches!(tag, WRITE | LOAD | PUT);
+        if !has_bytes && !body.payload.is_empty() {
             let left = body.payload.len();
             return Err(DecodeError::Trailing { left });
         }
@@ -138,11 +190,38 @@ impl Action {
                 offset,
                 by: u64::from_le_bytes(whole(fields)?),
             },
+            PUT | ZERO | FENCE => Action::of_session(tag, offset, fields, body)?,
             tag => {
                 return Err(DecodeError::Tag {
                     what: "a memory operation",
                     tag: u64::from(tag),
                 });
+            }
+        })
+    }
+}
+
+impl Action {
+    /// An operation of a volume's session, by its tag.
+    fn of_session(tag: u8, offset: u64, fields: &[u8], body: &Body) -> Result<Action, DecodeError> {
+        Ok(match tag {
+            PUT => Action::Put {
+                session: u64::from_le_bytes(whole(fields)?),
+                offset,
+                bytes: body.payload.clone(),
+            },
+            ZERO => {
+                let fields: [u8; 12] = whole(fields)?;
+                let [session @ .., a, b, c, d] = fields;
+                Action::Zero {
+                    session: u64::from_le_bytes(session),
+                    offset,
+                    len: u32::from_le_bytes([a, b, c, d]),
+                }
+            }
+            _ => {
+                whole::<0>(fields)?;
+                Action::Fence { session: offset }
             }
         })
     }

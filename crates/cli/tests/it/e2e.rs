@@ -35,6 +35,7 @@ mod shed;
 mod small;
 mod states;
 mod unread;
+mod volumes;
 mod written;
 
 /// Real nodes, killed when dropped.

@@ -540,6 +540,7 @@ fn a_region_that_is_not_known_everywhere_yet_is_looked_for() {
             let region = Region {
                 id: RegionId(1),
                 name: "r".into(),
+                volume: None,
                 size_bytes: 1,
                 stretches: vec![],
             };

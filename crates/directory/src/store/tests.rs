@@ -64,6 +64,11 @@ fn map() -> ClusterMap {
         name: "r".into(),
         size_bytes: 1 << 20,
     });
+    make(Change::CreateVolume {
+        pool: "memory".into(),
+        name: "v".into(),
+        size_bytes: 1 << 20,
+    });
     make(Change::SetDataset {
         pool: "files".into(),
         name: "d".into(),
@@ -81,10 +86,10 @@ fn map() -> ClusterMap {
 #[test]
 fn the_stored_map_has_the_layout_of_its_format() {
     let bytes = postcard::to_stdvec(&map()).expect("it encodes");
-    assert_eq!(super::FORMAT, 4);
+    assert_eq!(super::FORMAT, 5);
     assert_eq!(
         (bytes.len(), digest(&bytes)),
-        (216, 0x7e5a_4544_9c87_e9ec),
+        (248, 17_858_642_930_257_396_970),
         "the layout of a stored map has changed: raise FORMAT, and have files of the former one converted, or refused \
          with what to do"
     );

@@ -4,4 +4,5 @@ mod cluster;
 mod conformance;
 mod machine;
 mod recovery;
+mod volumes;
 mod weather;

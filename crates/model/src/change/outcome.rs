@@ -284,6 +284,29 @@ pub enum Refusal {
          'staves memory protect {name}' ends that"
     )]
     RegionIsLoaded { name: String },
+
+    // Volumes.
+    #[error(
+        "volume '{name}' is attached to {client} through node {node}: end that client's connections, or take it away with \
+         `staves volume detach {name}`"
+    )]
+    VolumeAttached {
+        name: String,
+        client: String,
+        node: NodeId,
+    },
+    #[error("'{name}' is a region and no volume: `staves volume list` shows the volumes")]
+    NotAVolume { name: String },
+    #[error("'{name}' is a volume: it is written through NBD, and `staves memory` leaves it alone")]
+    IsVolume { name: String },
+    #[error(
+        "volume '{name}' is in session {found}, not in {expected}: somebody else attached it in between; connect again"
+    )]
+    SessionMovedOn {
+        name: String,
+        expected: u64,
+        found: u64,
+    },
     #[error(
         "region '{name}' ends at {} and cannot end at {}: choose a size up to {}, which takes all that regions may still \
          get; or make another region, in a pool with more data buckets (the first number of its scheme)",

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, too_many};
+use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, check_text, too_many};
 use super::pools::{check_name, unborn};
 use crate::ids::{GroupId, PoolId, RegionId};
 use crate::map::{ClusterMap, PoolKind};
-use crate::region::{Region, Stretch, StretchState, stretch_unit};
+use crate::region::{Region, Stretch, StretchState, Volume, VolumeWriter, stretch_unit};
 
 impl ClusterMap {
     pub(super) fn create_region(
@@ -15,8 +15,14 @@ impl ClusterMap {
         pool: &str,
         name: &str,
         size_bytes: u64,
+        volume: Option<Volume>,
     ) -> Result<Outcome, Refusal> {
-        check_name("region name", name)?;
+        let what = if volume.is_some() {
+            "volume name"
+        } else {
+            "region name"
+        };
+        check_name(what, name)?;
         if self.region_named(name).is_some() {
             return Err(Refusal::RegionExists { name: name.into() });
         }
@@ -35,6 +41,7 @@ impl ClusterMap {
             name: name.into(),
             size_bytes,
             stretches: vec![stretch],
+            volume,
         };
         let id = region.id;
         self.regions_of(pool).push(region);
@@ -80,6 +87,7 @@ impl ClusterMap {
     ) -> Result<Outcome, Refusal> {
         let (_, m, region) = self.region_to_change(name)?;
         match load {
+            Some(_) if region.volume.is_some() => Err(Refusal::IsVolume { name: name.into() }),
             Some(load) => {
                 let loaded = region.loadable(m, load).map(|(_, stretch)| stretch.first);
                 let loaded: BTreeSet<GroupId> = loaded.collect();
@@ -96,9 +104,8 @@ impl ClusterMap {
         region: RegionId,
         offsets: &Range<u64>,
     ) -> Result<Outcome, Refusal> {
-        let known = self.region(region).map(|(_, region)| region.name.clone());
-        let name = known.unwrap_or_else(|| region.to_string());
-        let (_, m, region) = self.region_to_change(&name)?;
+        let (_, m, region) = self.region_of_id(region)?;
+        let name = region.name.clone();
         let spans = region.spans(m);
         let meets = |bytes: &Range<u64>| bytes.start < offsets.end && offsets.start < bytes.end;
         let met: Vec<Stretch> = spans.filter(|(b, _)| meets(b)).map(|(_, s)| s).collect();
@@ -106,6 +113,68 @@ impl ClusterMap {
             return Err(Refusal::RegionIsLoaded { name });
         }
         self.set_stretches(&name, StretchState::Written, |s| met.contains(s))
+    }
+
+    /// Gives the session after `after` to a writer, if no other that may live has it.
+    pub(super) fn attach_volume(
+        &mut self,
+        id: RegionId,
+        after: u64,
+        writer: &VolumeWriter,
+    ) -> Result<Outcome, Refusal> {
+        let (pool, _, region) = self.volume_to_change(id)?;
+        let volume = region.volume.clone().unwrap_or_default();
+        let is_mine = volume.writer.as_ref() == Some(writer);
+        if is_mine && volume.session == after + 1 {
+            return Ok(Outcome::Unchanged);
+        }
+        if let Some(other) = self.writer(&region).filter(|_| !is_mine) {
+            return Err(attached(&region.name, other));
+        }
+        if volume.session != after {
+            return Err(Refusal::SessionMovedOn {
+                name: region.name,
+                expected: after,
+                found: volume.session,
+            });
+        }
+        if !self.is_up(writer.node, writer.incarnation) {
+            return Err(Refusal::UnknownNode { node: writer.node });
+        }
+        check_text("client address", &writer.client)?;
+        self.region_mut(pool, &region.name).volume = Some(Volume {
+            session: after + 1,
+            writer: Some(writer.clone()),
+        });
+        self.moved(Outcome::Done)
+    }
+
+    /// Ends a session, if it is the present one.
+    pub(super) fn detach_volume(&mut self, id: RegionId, session: u64) -> Result<Outcome, Refusal> {
+        let (pool, _, region) = self.volume_to_change(id)?;
+        let volume = self.region_mut(pool, &region.name).volume.as_mut();
+        let ended = volume
+            .filter(|volume| volume.session == session)
+            .and_then(|volume| volume.writer.take());
+        match ended {
+            Some(_) => self.moved(Outcome::Done),
+            None => Ok(Outcome::Unchanged),
+        }
+    }
+
+    fn volume_to_change(&self, id: RegionId) -> Result<(PoolId, u8, Region), Refusal> {
+        let known = self.region_of_id(id)?;
+        match known.2.volume {
+            Some(_) => Ok(known),
+            None => Err(Refusal::NotAVolume { name: known.2.name }),
+        }
+    }
+
+    /// The writer of a volume whose door is up.
+    fn writer<'a>(&self, region: &'a Region) -> Option<&'a VolumeWriter> {
+        let writer = region.volume.as_ref()?.writer.as_ref()?;
+        self.is_up(writer.node, writer.incarnation)
+            .then_some(writer)
     }
 
     fn set_stretches(
@@ -127,6 +196,9 @@ impl ClusterMap {
 
     pub(super) fn delete_region(&mut self, name: &str) -> Result<Outcome, Refusal> {
         let (pool, _, region) = self.region_to_change(name)?;
+        if let Some(writer) = self.writer(&region) {
+            return Err(attached(&region.name, writer));
+        }
         let gone: BTreeSet<GroupId> = region.groups().collect();
         self.regions_of(pool).retain(|r| r.name != name);
         self.groups.retain(|id, _| !gone.contains(id));
@@ -155,6 +227,13 @@ impl ClusterMap {
         let (pool, region) = self
             .region_named(name)
             .ok_or_else(|| Refusal::UnknownRegion { name: name.into() })?;
+        Ok((pool.id, pool.scheme.m, region.clone()))
+    }
+
+    fn region_of_id(&self, id: RegionId) -> Result<(PoolId, u8, Region), Refusal> {
+        let (pool, region) = self.region(id).ok_or_else(|| Refusal::UnknownRegion {
+            name: id.to_string(),
+        })?;
         Ok((pool.id, pool.scheme.m, region.clone()))
     }
 
@@ -202,5 +281,13 @@ impl ClusterMap {
             self.groups.insert(id, group);
         }
         stretch
+    }
+}
+
+fn attached(name: &str, writer: &VolumeWriter) -> Refusal {
+    Refusal::VolumeAttached {
+        name: name.into(),
+        client: writer.client.clone(),
+        node: writer.node,
     }
 }

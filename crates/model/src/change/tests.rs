@@ -2,6 +2,7 @@
 
 mod region_bytes;
 mod twice;
+mod volumes;
 
 use super::*;
 use crate::ids::{DiskId, Epoch, MemberId, MemberSlot};

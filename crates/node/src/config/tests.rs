@@ -108,7 +108,10 @@ fn values_must_go_together() {
         ("election_min_ms = 700", "election_max_ms"),
         ("value_bytes_max = \"1GiB\"", "value_bytes_max"),
         ("threads = 5000", "threads"),
-        ("listen = \"h:1\"\nadmin = \"h:1\"", "three addresses"),
+        (
+            "listen = \"h:1\"\nadmin = \"h:1\"",
+            "addresses of their own",
+        ),
         // What only the directory or its map would refuse.
         ("listen = \"0.0.0.0:1600\"", "set advertise"),
         ("pool = \"\"", "pool name"),
@@ -145,7 +148,11 @@ fn what_does_not_hold_together_is_named_with_file_line_and_value() {
             "lease_ms must be at least",
         ),
         ("listen = \"0.0.0.0:1600\"", "", "0.0.0.0:1600 stands for"),
-        ("admin = \"127.0.0.1:1600\"", "", "listen, resp and admin"),
+        (
+            "admin = \"127.0.0.1:1600\"",
+            "",
+            "listen, resp, admin and nbd",
+        ),
     ] {
         let error = refused(&format!("zone = \"a\"\n{line}\nlog = \"warn\"\n"));
         let start = format!("staves.toml:2: {line}{others}: {part}");
@@ -173,6 +180,17 @@ fn what_does_not_hold_together_is_named_with_file_line_and_value() {
         error.starts_with("the configuration does not hold together: buckets"),
         "{error}"
     );
+}
+
+#[test]
+fn a_variable_for_a_secret_that_is_empty_makes_no_open_node() {
+    for key in ["STAVES_SECRET_FILE", "STAVES_CLIENT_SECRET_FILE"] {
+        let error = load_text(Path::new(""), "", vec![pair(key, " ")], none()).expect_err("empty");
+        assert!(
+            error.to_string().contains("it is empty: name the file"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -224,6 +224,19 @@ impl Setting for Endpoint {
     }
 }
 
+impl Setting for Option<Endpoint> {
+    fn parse(text: &str) -> Result<Option<Endpoint>, String> {
+        match text.is_empty() {
+            true => Ok(None),
+            false => text.parse().map(Some),
+        }
+    }
+
+    fn show(&self) -> String {
+        self.as_ref().map_or(String::new(), Endpoint::to_string)
+    }
+}
+
 impl Setting for Vec<Endpoint> {
     fn parse(text: &str) -> Result<Vec<Endpoint>, String> {
         let parts = text

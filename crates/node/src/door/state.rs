@@ -1,4 +1,4 @@
-//! The counts of the RESP door, and its connections.
+//! The counts of the RESP door, with its connections, and of the NBD door.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -23,4 +23,17 @@ pub(crate) struct DoorState {
     pub(crate) detoured_total: AtomicU64,
     /// Connections as CLIENT LIST shows them.
     pub(crate) clients: Mutex<BTreeMap<u64, ClientFacts>>,
+}
+
+/// The counts of the NBD door.
+#[derive(Debug, Default)]
+pub(crate) struct NbdState {
+    pub(crate) connections: AtomicU32,
+    pub(crate) connections_total: AtomicU64,
+    pub(crate) rejected: Refusals,
+    pub(crate) not_accepted: Refusals,
+    pub(crate) reads_total: AtomicU64,
+    pub(crate) writes_total: AtomicU64,
+    pub(crate) read_bytes_total: AtomicU64,
+    pub(crate) written_bytes_total: AtomicU64,
 }

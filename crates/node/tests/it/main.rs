@@ -23,3 +23,5 @@ mod secrets;
 mod soak;
 mod sources;
 mod turns;
+mod volume_limits;
+mod volumes;

@@ -22,7 +22,7 @@ pub(crate) fn cluster_with_pool(nodes: usize, scheme: &str) -> (TestCluster, Cli
     (cluster, client)
 }
 
-fn make_pool(cluster: &TestCluster, name: &str, scheme: &str, node_budget_bytes: u64) {
+pub(crate) fn make_pool(cluster: &TestCluster, name: &str, scheme: &str, node_budget_bytes: u64) {
     let change = Change::CreatePool {
         name: name.into(),
         kind: PoolKind::Memory {

@@ -124,7 +124,7 @@ impl Rng {
 
 /// Kinds of operations of the cache, and of the memory service.
 const CACHE_OPS: u64 = 8;
-const MEMORY_OPS: u64 = 5;
+const MEMORY_OPS: u64 = 8;
 
 /// The number of kinds of a message that `message` makes; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
@@ -525,6 +525,19 @@ fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
         4 => Action::Load {
             offset,
             bytes: rng.bytes(60),
+        },
+        5 => Action::Put {
+            session: rng.next(),
+            offset,
+            bytes: rng.bytes(60),
+        },
+        6 => Action::Zero {
+            session: rng.next(),
+            offset,
+            len: rng.u32(),
+        },
+        7 => Action::Fence {
+            session: rng.next(),
         },
         2 => Action::CompareSwap {
             offset,

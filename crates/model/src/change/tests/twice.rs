@@ -39,7 +39,10 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::SetDataset { .. }
         | Change::DropDataset { .. }
         | Change::PinFiles(_)
-        | Change::UnpinFiles { .. } => false,
+        | Change::UnpinFiles { .. }
+        | Change::CreateVolume { .. }
+        | Change::AttachVolume { .. }
+        | Change::DetachVolume { .. } => false,
     }
 }
 
@@ -94,7 +97,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 23);
+    assert_eq!(script.tried.len(), 26);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -155,6 +158,29 @@ fn regions(script: &mut Script) {
     });
 
     script.make(Change::DeleteRegion { name: name() });
+    volumes(script);
+}
+
+fn volumes(script: &mut Script) {
+    script.make(Change::CreateVolume {
+        pool: "memory".into(),
+        name: "v".into(),
+        size_bytes: 1 << 20,
+    });
+    let volume = script.map.region_named("v").expect("made").1.id;
+    let (node, incarnation) = script.life(1);
+    let client = "10.0.0.7".into();
+    script.make(Change::AttachVolume {
+        volume,
+        after: 0,
+        writer: VolumeWriter {
+            node,
+            incarnation,
+            client,
+        },
+    });
+    let session = 1;
+    script.make(Change::DetachVolume { volume, session });
 }
 
 fn files(script: &mut Script) {

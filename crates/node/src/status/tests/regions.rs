@@ -6,6 +6,7 @@ fn memory_pool(id: u32, regions: &[(&str, u32, u32)]) -> Pool {
     let region = |(name, first, count): &(&str, u32, u32)| staves_model::Region {
         id: staves_model::RegionId(*first),
         name: (*name).to_owned(),
+        volume: None,
         size_bytes: 1,
         stretches: vec![staves_model::Stretch {
             first: GroupId(*first),

@@ -1,0 +1,112 @@
+//! Volumes, as people and their tools look at them: their bytes are read and written through NBD.
+
+use staves_model::{Change, ClusterMap, NodeState, Pool, Region, RegionId, VolumeWriter};
+use staves_wire::ErrorCode;
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::region::{RegionStat, stat};
+
+/// The state of a volume.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeStat {
+    /// The state that any region has.
+    pub region: RegionStat,
+    /// The number of its last session; 0 if it was never attached.
+    pub session: u64,
+    /// The client that it is attached to, and through which node.
+    pub writer: Option<VolumeWriter>,
+    /// That node's name, if the node is up: a session ends with its door.
+    pub node: Option<String>,
+}
+
+impl Client {
+    /// Makes a volume in a memory pool. It reads as zeroes, and takes up memory only where it is written.
+    pub async fn create_volume(
+        &self,
+        pool: &str,
+        name: &str,
+        size_bytes: u64,
+    ) -> Result<VolumeStat, ClientError> {
+        let (pool, name) = (pool.to_owned(), name.to_owned());
+        let change = Change::CreateVolume {
+            pool,
+            name: name.clone(),
+            size_bytes,
+        };
+        self.propose(&change).await?;
+        self.volume(&name).await
+    }
+
+    /// All volumes, by pool and in the order in which they were made.
+    pub async fn volumes(&self) -> Result<Vec<VolumeStat>, ClientError> {
+        let map = self.refresh().await?;
+        let in_pool = |pool: &Pool| {
+            let volumes = pool.regions().iter().filter_map(|r| of(&map, pool, r));
+            volumes.collect::<Vec<_>>()
+        };
+        Ok(map.pools.values().flat_map(in_pool).collect())
+    }
+
+    /// A volume by name.
+    pub async fn volume(&self, name: &str) -> Result<VolumeStat, ClientError> {
+        let map = self.refresh().await?;
+        let named = map.region_named(name);
+        let stat = named.and_then(|(pool, region)| of(&map, pool, region));
+        stat.ok_or_else(|| no_volume(name))
+    }
+
+    /// Lets a volume end at `size_bytes`. Nothing moves; clients of NBD see it when they connect anew.
+    pub async fn grow_volume(&self, name: &str, size_bytes: u64) -> Result<(), ClientError> {
+        let name = self.volume(name).await?.region.name;
+        self.propose(&Change::GrowRegion { name, size_bytes }).await
+    }
+
+    /// Deletes a volume that nobody has attached, with all that it holds.
+    pub async fn delete_volume(&self, name: &str) -> Result<(), ClientError> {
+        let name = self.volume(name).await?.region.name;
+        self.propose(&Change::DeleteRegion { name }).await
+    }
+
+    /// Takes a volume away from whom it is attached to: its connections end. False if nobody had it.
+    pub async fn detach_volume(&self, name: &str) -> Result<bool, ClientError> {
+        let volume = self.volume(name).await?;
+        let session = volume.session;
+        if volume.writer.is_none() {
+            return Ok(false);
+        }
+        let volume = self.id_of(name)?;
+        let detach = Change::DetachVolume { volume, session };
+        self.propose(&detach).await?;
+        Ok(true)
+    }
+
+    fn id_of(&self, name: &str) -> Result<RegionId, ClientError> {
+        let map = self.map();
+        let named = map.region_named(name);
+        named
+            .map(|(_, region)| region.id)
+            .ok_or_else(|| no_volume(name))
+    }
+}
+
+fn of(map: &ClusterMap, pool: &Pool, region: &Region) -> Option<VolumeStat> {
+    let volume = region.volume.as_ref()?;
+    let node = |writer: &VolumeWriter| {
+        let node = map.nodes.get(&writer.node)?;
+        let lives = node.state == NodeState::Up && node.incarnation == writer.incarnation;
+        lives.then(|| node.name.clone())
+    };
+    Some(VolumeStat {
+        region: stat(map, pool, region),
+        session: volume.session,
+        node: volume.writer.as_ref().and_then(node),
+        writer: volume.writer.clone(),
+    })
+}
+
+fn no_volume(name: &str) -> ClientError {
+    let text =
+        format!("there is no volume '{name}': 'staves volume list' shows those that there are");
+    ClientError::of(ErrorCode::NotFound, text)
+}

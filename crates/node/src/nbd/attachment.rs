@@ -1,0 +1,374 @@
+//! Sessions: who writes to a volume through this door. Each connection has its own.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use staves_directory::{DirectoryError, Proposal};
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{
+    Change, ClusterMap, GroupId, Refusal, RegionId, Revision, Stretch, StretchState, Volume,
+    VolumeWriter,
+};
+use staves_nbd::NbdError;
+use tokio::sync::watch;
+
+use super::blocks::{BlockError, VolumeBytes};
+use crate::running::Running;
+
+/// The time that a client waits for its own session at another door to end, and for the directory.
+const ATTACH_MAX: Duration = Duration::from_secs(35);
+/// The time that the directory may take to hear that a volume is free again.
+const DETACH_MAX: Duration = Duration::from_secs(5);
+/// The pause before a change that found a newer map is proposed again.
+const AGAIN: Duration = Duration::from_millis(10);
+/// The pause before a client asks again whether its former door has ended.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+/// The pause between two looks for volumes that nobody here has any more.
+pub(super) const SWEEP: Duration = Duration::from_secs(1);
+
+/// The connections of a door, by volume and client.
+#[derive(Default)]
+pub(super) struct Attachments {
+    all: Mutex<HashMap<(RegionId, SocketAddr), Arc<Attachment>>>,
+}
+
+impl Attachments {
+    /// A connection's hold on a volume.
+    pub(super) fn join(&self, id: RegionId, client: SocketAddr) -> Arc<Attachment> {
+        let attachment = Arc::new(Attachment::new(id, client));
+        self.all.lock().insert((id, client), attachment.clone());
+        attachment
+    }
+
+    /// A connection has ended: the volume is free again. What it left under way is of a session that is over.
+    pub(super) async fn leave(&self, running: &Running, attachment: &Arc<Attachment>) {
+        attachment.set_over();
+        let key = (attachment.id, attachment.client);
+        self.all.lock().remove(&key);
+        self.sweep(running).await;
+    }
+
+    /// Detaches the volumes that the map says are attached here, and nobody has: their clients have gone, or an attempt to attach
+    /// them ended without its outcome being known.
+    pub(super) async fn sweep(&self, running: &Running) {
+        let map = running.directory.map().borrow().clone();
+        let life = running.host.life;
+        let regions = map.pools.values().flat_map(|pool| pool.regions());
+        let attached = regions.filter_map(|region| {
+            let volume = region.volume.as_ref()?;
+            let writer = volume.writer.as_ref()?;
+            let is_here = writer.node == life.node && writer.incarnation == life.incarnation;
+            let is_mine = is_here && !self.has(region.id, &writer.client);
+            is_mine.then_some((region.id, volume.session))
+        });
+        let orphans: Vec<(RegionId, u64)> = attached.collect();
+        for (volume, session) in orphans {
+            let detach = Change::DetachVolume { volume, session };
+            if let Err(error) = propose(running, detach, Instant::now() + DETACH_MAX).await {
+                tracing::debug!(%volume, %error, "not detached yet");
+                return;
+            }
+        }
+    }
+
+    fn has(&self, id: RegionId, client: &str) -> bool {
+        let all = self.all.lock();
+        let mut present = all.iter().filter(|((of, _), _)| *of == id);
+        present.any(|((_, at), attachment)| at.to_string() == client && !attachment.is_over())
+    }
+}
+
+/// A connection's hold on a volume.
+pub(super) struct Attachment {
+    id: RegionId,
+    client: SocketAddr,
+    /// The session; 0 before the first write.
+    session: AtomicU64,
+    /// Held by the request that attaches, or that gets a part of the volume ready.
+    preparing: tokio::sync::Mutex<()>,
+    /// The first groups of the stretches whose buckets know the session.
+    ready: Mutex<BTreeSet<GroupId>>,
+    over: watch::Sender<bool>,
+}
+
+impl Attachment {
+    fn new(id: RegionId, client: SocketAddr) -> Attachment {
+        Attachment {
+            id,
+            client,
+            session: AtomicU64::new(0),
+            preparing: tokio::sync::Mutex::default(),
+            ready: Mutex::default(),
+            over: watch::Sender::new(false),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        *self.over.borrow()
+    }
+
+    /// Waits until the session is over: its connection ends.
+    pub(super) async fn over(&self) {
+        let mut over = self.over.subscribe();
+        // The sender lives as long as the attachment.
+        let _ = over.wait_for(|over| *over).await;
+    }
+
+    /// The session ends: what the client writes next belongs to another.
+    pub(super) fn set_over(&self) {
+        self.over.send_replace(true);
+    }
+
+    /// Ends the session if the map says that it is not ours, or there is no such volume any more.
+    pub(super) fn follow(&self, map: &ClusterMap, running: &Running) {
+        let session = self.session.load(Ordering::Acquire);
+        let volume = volume(map, self.id);
+        let is_ours = |volume: &Volume| {
+            session == 0
+                || volume.session < session // an older map
+                || (volume.session == session
+                    && volume.writer.as_ref() == Some(&writer(running, self.client)))
+        };
+        if !volume.is_some_and(is_ours) {
+            self.set_over();
+        }
+    }
+
+    /// The session in which to change bytes of a range: attaches the volume at first, and lets every bucket that may hold
+    /// bytes of it know.
+    pub(super) async fn session_for(
+        &self,
+        running: &Arc<Running>,
+        (offset, len): (u64, u64),
+    ) -> Result<u64, BlockError> {
+        if self.is_over() {
+            return Err(over());
+        }
+        let session = self.session.load(Ordering::Acquire);
+        if session != 0 && self.unready(running, offset..offset + len)?.is_empty() {
+            return Ok(session);
+        }
+        let deadline = Instant::now() + ATTACH_MAX;
+        let prepared = async {
+            let _alone = self.preparing.lock().await;
+            if self.is_over() {
+                return Err(over());
+            }
+            let mut session = self.session.load(Ordering::Acquire);
+            if session == 0 {
+                session = self.attach(running, deadline).await?;
+            }
+            for span in self.unready(running, offset..offset + len)? {
+                self.prepare(running, session, span, deadline).await?;
+            }
+            Ok(session)
+        };
+        match tokio::time::timeout_at((deadline + DETACH_MAX).into(), prepared).await {
+            Ok(prepared) => prepared,
+            Err(_) => {
+                // Some buckets may know the session, and others not.
+                self.set_over();
+                Err(BlockError::new(
+                    NbdError::Eio,
+                    "the volume was not attached in time",
+                ))
+            }
+        }
+    }
+
+    /// The stretches of a range whose buckets do not know the session yet.
+    fn unready(
+        &self,
+        running: &Running,
+        range: Range<u64>,
+    ) -> Result<Vec<StretchSpan>, BlockError> {
+        let map = running.host.routes().map.clone();
+        let (pool, region) = map.region(self.id).ok_or_else(deleted)?;
+        let ready = self.ready.lock();
+        let spans = region.spans(pool.scheme.m);
+        let met = spans.filter(|(span, _)| span.start < range.end && range.start < span.end);
+        Ok(met
+            .filter(|(_, stretch)| !ready.contains(&stretch.first))
+            .collect())
+    }
+
+    async fn attach(&self, running: &Arc<Running>, deadline: Instant) -> Result<u64, BlockError> {
+        let session = self.open_session(running, deadline).await?;
+        // Its client may have gone meanwhile, and writes in a later session by now.
+        self.still_ours(running)?;
+        // Where nothing was ever written no former door may write either, until somebody marks it.
+        let all = self.unready(running, 0..u64::MAX)?;
+        let written = all
+            .into_iter()
+            .filter(|(_, s)| s.state == StretchState::Written);
+        for span in written.filter(|_| !planted(Mutant::FenceOfSome)) {
+            match self.prepare(running, session, span, deadline).await {
+                // Its buckets never knew a session, and so took no write of one: it stays unready.
+                Err(error) if error.error == NbdError::Enospc => {}
+                told => told.inspect_err(|_| self.set_over())?,
+            }
+        }
+        self.session.store(session, Ordering::Release);
+        self.still_ours(running)?;
+        Ok(session)
+    }
+
+    /// Looks once more whether the volume is this connection's.
+    fn still_ours(&self, running: &Running) -> Result<(), BlockError> {
+        self.follow(&running.directory.map().borrow().clone(), running);
+        match self.is_over() {
+            true => Err(over()),
+            false => Ok(()),
+        }
+    }
+
+    /// Lets the buckets of a stretch know the session, and marks it as written if it is not.
+    async fn prepare(
+        &self,
+        running: &Arc<Running>,
+        session: u64,
+        (offsets, stretch): StretchSpan,
+        deadline: Instant,
+    ) -> Result<(), BlockError> {
+        if stretch.state != StretchState::Written {
+            let region = self.id;
+            let marked = propose(running, Change::WriteRegion { region, offsets }, deadline).await;
+            let revision = marked.map_err(|e| BlockError::new(NbdError::Eio, e.to_string()))?;
+            follow(running, revision, deadline).await?;
+            // The map that has the mark also says who has the volume.
+            self.still_ours(running)?;
+        }
+        let blocks = VolumeBytes::new(running.clone(), self.id);
+        if !planted(Mutant::FenceOfSome) {
+            blocks.fence(session, stretch).await?;
+        }
+        self.ready.lock().insert(stretch.first);
+        Ok(())
+    }
+
+    /// Has the directory open a session.
+    async fn open_session(
+        &self,
+        running: &Arc<Running>,
+        deadline: Instant,
+    ) -> Result<u64, BlockError> {
+        let me = writer(running, self.client);
+        loop {
+            // Nobody is to attach for a connection that has ended: its client writes by another one.
+            if self.is_over() {
+                return Err(over());
+            }
+            let map = running.directory.map().borrow().clone();
+            let volume = volume(&map, self.id).ok_or_else(deleted)?;
+            let other = volume.writer.as_ref();
+            let other = other.filter(|w| **w != me && map.is_up(w.node, w.incarnation));
+            // A client that connects anew leaves its former connection, whose door may not know that yet.
+            let is_former = other.is_some_and(|w| is_same_client(&w.client, &me.client));
+            if is_former && Instant::now() + LOOK_AGAIN < deadline {
+                tokio::time::sleep(LOOK_AGAIN).await;
+                continue;
+            }
+            if let Some(other) = other {
+                let text = format!(
+                    "it is attached to {} through node {}",
+                    other.client, other.node
+                );
+                return Err(BlockError::new(NbdError::Eperm, text));
+            }
+            let after = volume.session;
+            let attach = Change::AttachVolume {
+                volume: self.id,
+                after,
+                writer: me.clone(),
+            };
+            match propose(running, attach, deadline).await {
+                Ok(revision) => {
+                    follow(running, revision, deadline).await?;
+                    return Ok(after + 1);
+                }
+                // The map at hand is older than the directory's: a newer one is on its way.
+                Err(DirectoryError::Refused(
+                    Refusal::SessionMovedOn { .. } | Refusal::VolumeAttached { .. },
+                )) if Instant::now() + AGAIN < deadline => {
+                    tokio::time::sleep(AGAIN).await;
+                }
+                Err(DirectoryError::Refused(refusal)) => {
+                    return Err(BlockError::new(NbdError::Eperm, refusal.to_string()));
+                }
+                Err(error) => {
+                    let text = format!("the volume cannot be attached: {error}");
+                    return Err(BlockError::new(NbdError::Eio, text));
+                }
+            }
+        }
+    }
+}
+
+/// A stretch, and the offsets that it holds.
+type StretchSpan = (Range<u64>, Stretch);
+
+/// True if two connections come from one machine.
+pub(super) fn is_same_client(one: &str, other: &str) -> bool {
+    let ip = |client: &str| client.parse::<SocketAddr>().map(|at| at.ip());
+    one == other || matches!((ip(one), ip(other)), (Ok(one), Ok(other)) if one == other)
+}
+
+fn over() -> BlockError {
+    let text = "the session of this connection is over: connect again";
+    BlockError::new(NbdError::Eshutdown, text)
+}
+
+fn deleted() -> BlockError {
+    BlockError::new(NbdError::Eshutdown, "the volume was deleted")
+}
+
+/// The attachment of a volume.
+pub(super) fn volume(map: &ClusterMap, id: RegionId) -> Option<&Volume> {
+    map.region(id)?.1.volume.as_ref()
+}
+
+/// A client of this door, as the directory knows it.
+pub(super) fn writer(running: &Running, client: SocketAddr) -> VolumeWriter {
+    let life = running.host.life;
+    VolumeWriter {
+        node: life.node,
+        incarnation: life.incarnation,
+        client: client.to_string(),
+    }
+}
+
+async fn propose(
+    running: &Running,
+    change: Change,
+    deadline: Instant,
+) -> Result<Revision, DirectoryError> {
+    let proposal = Proposal {
+        expected: None,
+        term: None,
+        change,
+    };
+    let left = deadline.saturating_duration_since(Instant::now());
+    let (_, revision) = running.directory.propose(proposal, left).await?;
+    Ok(revision)
+}
+
+/// Waits until this node goes by a map that is so new.
+async fn follow(
+    running: &Running,
+    revision: Revision,
+    deadline: Instant,
+) -> Result<(), BlockError> {
+    while running.host.routes().map.revision < revision {
+        if Instant::now() >= deadline {
+            let text = "the volume was attached, and this node has not heard of it in time";
+            return Err(BlockError::new(NbdError::Eio, text));
+        }
+        tokio::time::sleep(AGAIN / 5).await;
+    }
+    Ok(())
+}

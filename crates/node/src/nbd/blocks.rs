@@ -1,0 +1,265 @@
+//! The bytes of a volume, through the node's router.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use staves_client::turn::ServiceOp;
+use staves_client::{ClientError, Piece, pieces};
+use staves_model::{CHUNK_BYTES, ClusterMap, Pool, Region, RegionId, ServiceId, Stretch};
+use staves_nbd::NbdError;
+use staves_wire::ErrorCode;
+use staves_wire::memory::Action;
+use staves_wire::service::{Address, Answer, PoolRef};
+
+use crate::running::Running;
+
+/// The time that one read or write may take: while a node is replaced, it waits.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+/// Most chunks of one request to the router: each has its own deadline.
+const PIECES_MAX: usize = 512;
+/// Most bytes that are zeroed at a time.
+const ZERO_BYTES: u64 = PIECES_MAX as u64 * CHUNK_BYTES;
+static ZEROES: [u8; CHUNK_BYTES as usize] = [0; CHUNK_BYTES as usize];
+
+/// A request that was not done, or may not have been.
+#[derive(Clone, Debug)]
+pub(super) struct BlockError {
+    /// For the client.
+    pub(super) error: NbdError,
+    /// For people.
+    pub(super) text: String,
+    /// The session is over: somebody else writes, or it is not known whether this was done. What may still be on its way must not
+    /// take effect after what the client writes next.
+    pub(super) ends_session: bool,
+}
+
+impl BlockError {
+    pub(super) fn new(error: NbdError, text: impl Into<String>) -> BlockError {
+        BlockError {
+            error,
+            text: text.into(),
+            ends_session: false,
+        }
+    }
+
+    pub(super) fn no_memory() -> BlockError {
+        let text = "the node's memory for requests is taken by others; ask again, or give it more (in_flight_bytes_max)";
+        BlockError::new(NbdError::Enomem, text)
+    }
+
+    fn of(code: ErrorCode, text: String, is_write: bool) -> BlockError {
+        let error = match code {
+            ErrorCode::Fenced | ErrorCode::NotFound => NbdError::Eshutdown,
+            ErrorCode::OutOfMemory => NbdError::Enospc,
+            ErrorCode::Malformed | ErrorCode::TooLarge => NbdError::Einval,
+            _ => NbdError::Eio,
+        };
+        let over = matches!(code, ErrorCode::Fenced | ErrorCode::NotFound);
+        BlockError {
+            error,
+            text,
+            ends_session: over || (is_write && !code.nothing_done()),
+        }
+    }
+
+    fn of_client(error: &ClientError, is_write: bool) -> BlockError {
+        BlockError::of(error.code(), error.to_string(), is_write)
+    }
+}
+
+/// The bytes of one volume.
+#[derive(Clone)]
+pub(super) struct VolumeBytes {
+    running: Arc<Running>,
+    id: RegionId,
+}
+
+impl VolumeBytes {
+    pub(super) fn new(running: Arc<Running>, id: RegionId) -> VolumeBytes {
+        VolumeBytes { running, id }
+    }
+
+    /// The bytes of a range, in parts.
+    pub(super) async fn read(&self, offset: u64, len: u32) -> Result<Vec<Bytes>, BlockError> {
+        let pieces = self.pieces(offset, u64::from(len))?;
+        let read = |piece: &Piece| Action::Read {
+            offset: piece.offset,
+            len: piece.len as u32,
+        };
+        let answers = self.execute(&pieces, read).await?;
+        let parts = answers
+            .into_iter()
+            .zip(&pieces)
+            .map(|(answer, piece)| match answer {
+                Answer::Value(part) if part.len() == piece.len => Ok(part),
+                other => Err(senseless(&other, false)),
+            });
+        parts.collect()
+    }
+
+    /// Puts bytes.
+    pub(super) async fn write(
+        &self,
+        session: u64,
+        offset: u64,
+        mut bytes: Bytes,
+    ) -> Result<(), BlockError> {
+        let pieces = self.pieces(offset, bytes.len() as u64)?;
+        let parts: Vec<Bytes> = pieces
+            .iter()
+            .map(|piece| bytes.split_to(piece.len))
+            .collect();
+        let mut parts = parts.into_iter();
+        let put = |piece: &Piece| Action::Put {
+            session,
+            offset: piece.offset,
+            bytes: parts.next().unwrap_or_default(),
+        };
+        self.change(&pieces, put).await
+    }
+
+    /// Makes bytes zeroes; whole chunks give their memory back, unless `keeps` says that it stays reserved.
+    pub(super) async fn zero(
+        &self,
+        session: u64,
+        (mut offset, len): (u64, u64),
+        keeps: bool,
+    ) -> Result<(), BlockError> {
+        let zero = |piece: &Piece| match keeps {
+            true => Action::Put {
+                session,
+                offset: piece.offset,
+                bytes: Bytes::from_static(&ZEROES[..piece.len]),
+            },
+            false => Action::Zero {
+                session,
+                offset: piece.offset,
+                len: piece.len as u32,
+            },
+        };
+        // Clients zero gigabytes at a time.
+        let end = offset + len;
+        while offset < end {
+            let until = end.min((offset / ZERO_BYTES + 1) * ZERO_BYTES);
+            let pieces = self.pieces(offset, until - offset)?;
+            self.change(&pieces, zero).await?;
+            offset = until;
+        }
+        Ok(())
+    }
+
+    /// Gives the memory of whole chunks back; the rest of the range stays as it is.
+    pub(super) async fn trim(&self, session: u64, offset: u64, len: u64) -> Result<(), BlockError> {
+        let first = offset.next_multiple_of(CHUNK_BYTES);
+        let end = (offset + len) / CHUNK_BYTES * CHUNK_BYTES;
+        match first < end {
+            true => self.zero(session, (first, end - first), false).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Tells every bucket of a stretch of the session, so that nothing of an earlier one takes effect there any more.
+    pub(super) async fn fence(&self, session: u64, stretch: Stretch) -> Result<(), BlockError> {
+        let map = self.map();
+        let (pool, _) = self.entry(&map)?;
+        let (m, pool) = (pool.scheme.m, pool.id);
+        let buckets = stretch.groups().flat_map(|group| {
+            let slots = (0..m).map(staves_model::MemberSlot);
+            slots.map(move |slot| Address::Bucket(group, slot))
+        });
+        let pieces: Vec<Piece> = buckets
+            .map(|to| Piece {
+                at: 0,
+                pool,
+                to,
+                offset: 0,
+                len: 0,
+            })
+            .collect();
+        self.change(&pieces, |_| Action::Fence { session }).await
+    }
+
+    fn map(&self) -> Arc<ClusterMap> {
+        self.running.host.routes().map.clone()
+    }
+
+    fn entry<'a>(&self, map: &'a ClusterMap) -> Result<(&'a Pool, &'a Region), BlockError> {
+        map.region(self.id).ok_or_else(|| {
+            BlockError::of(
+                ErrorCode::NotFound,
+                "the volume was deleted".to_owned(),
+                true,
+            )
+        })
+    }
+
+    fn pieces(&self, offset: u64, len: u64) -> Result<Vec<Piece>, BlockError> {
+        let map = self.map();
+        let (pool, region) = self.entry(&map)?;
+        pieces(pool, region, &[(offset, len)]).map_err(|e| BlockError::of_client(&e, false))
+    }
+
+    async fn change(
+        &self,
+        pieces: &[Piece],
+        action: impl FnMut(&Piece) -> Action,
+    ) -> Result<(), BlockError> {
+        for answer in self.execute(pieces, action).await? {
+            if answer != Answer::Ok {
+                return Err(senseless(&answer, true));
+            }
+        }
+        Ok(())
+    }
+
+    /// The answers to one operation for each piece, none of them an error.
+    async fn execute(
+        &self,
+        pieces: &[Piece],
+        mut action: impl FnMut(&Piece) -> Action,
+    ) -> Result<Vec<Answer>, BlockError> {
+        let mut all = Vec::with_capacity(pieces.len());
+        for pieces in pieces.chunks(PIECES_MAX) {
+            let Some(pool) = pieces.first().map(|piece| PoolRef::Id(piece.pool)) else {
+                break;
+            };
+            let mut heads = BytesMut::with_capacity(32 * pieces.len());
+            let mut is_write = false;
+            let ops = pieces.iter().map(|piece| {
+                let action = action(piece);
+                is_write |= action.is_write();
+                ServiceOp {
+                    to: piece.to,
+                    is_write: action.is_write(),
+                    answer_bytes: if action.is_write() { 0 } else { piece.len },
+                    body: action.into_body(&mut heads),
+                }
+            });
+            let ops: Vec<ServiceOp> = ops.collect();
+            let (router, deadline) = (self.running.host.router(), Instant::now() + PATIENCE);
+            let answers = router
+                .execute(ServiceId::MEMORY, &pool, ops, deadline)
+                .await;
+            let answers = answers.map_err(|error| BlockError::of_client(&error, is_write))?;
+            // One whose outcome is not known first: the whole is then not known either.
+            let errors = || {
+                answers.iter().filter_map(|answer| match answer {
+                    Answer::Error(code, text) => Some((*code, text)),
+                    _ => None,
+                })
+            };
+            let unknown = errors().find(|(code, _)| !code.nothing_done());
+            if let Some((code, text)) = unknown.or(errors().next()) {
+                return Err(BlockError::of(code, text.clone(), is_write));
+            }
+            all.extend(answers);
+        }
+        Ok(all)
+    }
+}
+
+fn senseless(answer: &Answer, is_write: bool) -> BlockError {
+    let text = format!("an answer that makes no sense: {answer:?}");
+    BlockError::of(ErrorCode::Internal, text, is_write)
+}

@@ -1,0 +1,390 @@
+//! One connection: its requests beside each other.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use staves_nbd::{Incoming, NbdCommand, NbdError, Replies, Request, Transmission};
+use staves_net::InFlightPart;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::NbdDoor;
+use super::attachment::Attachment;
+use super::blocks::{BlockError, PATIENCE, VolumeBytes};
+use super::negotiation::{keep_alive, negotiate};
+use super::replies::{NbdReply, WRITE_MAX, write};
+use crate::door::Phase;
+use crate::door::state::NbdState;
+use crate::running::Running;
+
+/// The time for a client's whole negotiation.
+const NEGOTIATION_MAX: Duration = Duration::from_secs(30);
+/// Most requests of a connection under way; further ones are not read.
+const REQUESTS_MAX: usize = 128;
+/// The pause between two looks whether a client is still there while its requests wait.
+const LOOK: Duration = Duration::from_millis(250);
+/// Room for input beyond what is awaited, so that several requests come in one read.
+const READ_BYTES: usize = 16 << 10;
+
+/// Serves a client until it leaves, or must.
+pub(super) async fn serve(
+    mut socket: TcpStream,
+    address: SocketAddr,
+    door: &Arc<NbdDoor>,
+    mut phase: watch::Receiver<Phase>,
+) -> io::Result<()> {
+    let _ = socket.set_nodelay(true);
+    keep_alive(&socket)?;
+    let joined = timeout(NEGOTIATION_MAX, phase.wait_for(|p| *p >= Phase::Open)).await;
+    let (Ok(Ok(_)), Some(running)) = (joined, door.entry.get()) else {
+        return Ok(()); // not in its cluster yet
+    };
+    let client = SocketAddr::new(address.ip().to_canonical(), address.port());
+    let mut input = BytesMut::with_capacity(READ_BYTES);
+    let negotiated = negotiate(&mut socket, &mut input, running, client);
+    let negotiated = timeout(NEGOTIATION_MAX, negotiated).await;
+    let Some((transmission, id)) = negotiated.map_err(io::Error::from)?? else {
+        return Ok(());
+    };
+    let attachment = door.attachments.join(id, client);
+    let connection = NbdConnection {
+        running: running.clone(),
+        state: door.state.clone(),
+        attachment: attachment.clone(),
+        replies: transmission.replies(),
+        blocks: VolumeBytes::new(running.clone(), id),
+    };
+    let ended = connection.run(socket, input, transmission, phase).await;
+    door.attachments.leave(running, &attachment).await;
+    ended
+}
+
+/// A connection after its negotiation. Clones serve its requests.
+#[derive(Clone)]
+struct NbdConnection {
+    running: Arc<Running>,
+    state: Arc<NbdState>,
+    attachment: Arc<Attachment>,
+    replies: Replies,
+    blocks: VolumeBytes,
+}
+
+/// The ends of a wait: the client's, and the node's.
+type WaitEnds<'a> = (&'a OwnedReadHalf, &'a mut watch::Receiver<Phase>);
+
+/// A write whose payload is awaited: its place, and the memory for it.
+type BegunWrite = (OwnedSemaphorePermit, InFlightPart);
+
+/// The end of the stream of requests.
+enum End {
+    /// The client has no more.
+    Goodbye,
+    /// The client is gone, the session over, or the node stops.
+    Broken,
+}
+
+impl NbdConnection {
+    async fn run(
+        &self,
+        socket: TcpStream,
+        input: BytesMut,
+        transmission: Transmission,
+        phase: watch::Receiver<Phase>,
+    ) -> io::Result<()> {
+        let (reading, writing) = socket.into_split();
+        let (replies, to_write) = mpsc::channel(REQUESTS_MAX);
+        let mut writer = tokio::spawn(write(writing, to_write, self.running.clone()));
+        let mut tasks = JoinSet::new();
+        let read = self.read(reading, input, transmission, (&replies, &mut tasks), phase);
+        let ended = tokio::select! {
+            ended = read => ended,
+            // Nobody takes replies any more.
+            ended = &mut writer => ended.map_err(io::Error::other).flatten().map(|()| End::Broken),
+        };
+        // What a client has no answer to it sends again by another connection, and goes on: nothing of this one may take effect after
+        // that. One that has said goodbye has all that it asked for before.
+        if !matches!(ended, Ok(End::Goodbye)) {
+            self.attachment.set_over();
+            tasks.abort_all();
+        }
+        let all = async { while tasks.join_next().await.is_some() {} };
+        let _ = timeout(2 * PATIENCE, all).await;
+        drop(replies);
+        if !writer.is_finished() {
+            let _ = timeout(WRITE_MAX, &mut writer).await;
+            writer.abort();
+        }
+        ended.map(drop)
+    }
+
+    async fn read(
+        &self,
+        mut reading: OwnedReadHalf,
+        mut input: BytesMut,
+        mut transmission: Transmission,
+        (replies, tasks): (&mpsc::Sender<NbdReply>, &mut JoinSet<()>),
+        mut phase: watch::Receiver<Phase>,
+    ) -> io::Result<End> {
+        let places = Arc::new(Semaphore::new(REQUESTS_MAX));
+        let mut map = self.running.directory.map();
+        let mut begun: Option<BegunWrite> = None;
+        loop {
+            while tasks.try_join_next().is_some() {}
+            match transmission.next(&mut input).map_err(io::Error::other)? {
+                Incoming::More => {}
+                Incoming::Header(bytes) => {
+                    begun = Some(self.room(bytes, &places, (&reading, &mut phase)).await?);
+                    continue;
+                }
+                incoming => {
+                    let place = async { places.clone().acquire_owned().await.ok() };
+                    let begun = match begun.take() {
+                        Some((place, part)) => Some((place, Some(part))),
+                        None => {
+                            let place = self.unless_over(place, (&reading, &mut phase)).await;
+                            place.map(|place| (place, None))
+                        }
+                    };
+                    let Some(begun) = begun else {
+                        return Ok(End::Broken);
+                    };
+                    match self.begin(incoming, begun, replies, tasks).await {
+                        true => continue,
+                        false => return Ok(End::Goodbye),
+                    }
+                }
+            }
+            // The payload of a refused write is dropped as it comes.
+            let wanted = transmission
+                .pending_payload()
+                .map_or(0, |_| transmission.wanted(input.len()));
+            input.reserve(wanted.max(READ_BYTES));
+            let came = self.more(&mut reading, &mut input, &mut begun);
+            tokio::select! {
+                came = came => if let Some(end) = came? {
+                    return Ok(end);
+                },
+                () = self.attachment.over() => return Ok(End::Broken),
+                changed = map.changed() => {
+                    let newest = map.borrow_and_update().clone();
+                    self.attachment.follow(&newest, &self.running);
+                    if changed.is_err() {
+                        return Ok(End::Broken);
+                    }
+                }
+                _ = phase.wait_for(|p| *p >= Phase::Closing) => return Ok(End::Broken),
+            }
+        }
+    }
+
+    /// A place and memory for a write.
+    async fn room(
+        &self,
+        bytes: u32,
+        places: &Arc<Semaphore>,
+        until: WaitEnds<'_>,
+    ) -> io::Result<BegunWrite> {
+        let room = async {
+            let place = places.clone().acquire_owned().await.ok()?;
+            Some((place, self.memory(bytes as usize).await?))
+        };
+        let text = "a write found no memory in time, or the session is over";
+        let room = self.unless_over(room, until).await;
+        room.ok_or_else(|| io::Error::other(text))
+    }
+
+    /// Reads further bytes, of a payload that has its memory most often.
+    async fn more(
+        &self,
+        reading: &mut OwnedReadHalf,
+        input: &mut BytesMut,
+        begun: &mut Option<BegunWrite>,
+    ) -> io::Result<Option<End>> {
+        let count = match begun {
+            None => reading.read_buf(input).await?,
+            Some((_, part)) => {
+                let count = tokio::select! {
+                    count = reading.read_buf(input) => count?,
+                    () = part.stuck() => {
+                        let text = "a write that does not come, for whose memory others wait";
+                        return Err(io::Error::other(text));
+                    }
+                };
+                part.moved(count);
+                count
+            }
+        };
+        Ok((count == 0).then_some(End::Broken))
+    }
+
+    /// Begins a request that has a place, and perhaps memory; false if the client has no more.
+    async fn begin(
+        &self,
+        incoming: Incoming,
+        (place, part): (OwnedSemaphorePermit, Option<InFlightPart>),
+        replies: &mpsc::Sender<NbdReply>,
+        tasks: &mut JoinSet<()>,
+    ) -> bool {
+        let mut reply = NbdReply {
+            head: BytesMut::new(),
+            payload: Vec::new(),
+            part,
+            _place: place,
+        };
+        match incoming {
+            Incoming::Request(Request {
+                command: NbdCommand::Disconnect,
+                ..
+            }) => return false,
+            Incoming::Request(request) => {
+                let (me, replies) = (self.clone(), replies.clone());
+                tasks.spawn(async move { me.answer(request, reply, &replies).await });
+            }
+            Incoming::Refused {
+                cookie,
+                error,
+                text,
+            } => {
+                self.replies.error(cookie, error, &text, &mut reply.head);
+                let _ = replies.send(reply).await;
+            }
+            Incoming::More | Incoming::Header(_) => {}
+        }
+        true
+    }
+
+    /// Waits for something, unless the client goes, the session is over or the node closes; `None` then.
+    async fn unless_over<T>(
+        &self,
+        wait: impl Future<Output = Option<T>>,
+        (reading, phase): WaitEnds<'_>,
+    ) -> Option<T> {
+        let gone = async {
+            loop {
+                tokio::time::sleep(LOOK).await;
+                let ready = timeout(Duration::ZERO, reading.ready(Interest::READABLE)).await;
+                if matches!(ready, Ok(Ok(ready)) if ready.is_read_closed()) {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = gone => None,
+            done = wait => done,
+            () = self.attachment.over() => None,
+            _ = phase.wait_for(|p| *p >= Phase::Closing) => None,
+        }
+    }
+
+    /// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
+    async fn memory(&self, bytes: usize) -> Option<InFlightPart> {
+        let in_flight = &self.running.in_flight;
+        let mut part = InFlightPart::of_request(in_flight.clone());
+        let found = async {
+            while !part.try_set_in_turn(bytes) {
+                // It gets in line; a disk has no use for an early refusal.
+                part.is_refused();
+                in_flight.room().await;
+            }
+        };
+        timeout(PATIENCE, found).await.ok()?;
+        part.waits_no_more();
+        Some(part)
+    }
+
+    async fn answer(
+        &self,
+        request: Request,
+        mut reply: NbdReply,
+        replies: &mpsc::Sender<NbdReply>,
+    ) {
+        let cookie = request.cookie;
+        if let Err(error) = self.execute(request, &mut reply).await {
+            let text = &error.text;
+            tracing::debug!(error = %error.error, text, "an NBD request was not done");
+            // Before the client hears of it: what it writes next belongs to another session.
+            if error.ends_session {
+                self.attachment.set_over();
+            }
+            // Not done, and the connection ends: its client sends it again by another, and must not take it for failed.
+            if error.error == NbdError::Eshutdown {
+                return;
+            }
+            reply.payload.clear();
+            reply.head.clear();
+            self.replies
+                .error(cookie, error.error, text, &mut reply.head);
+        }
+        let _ = replies.send(reply).await;
+    }
+
+    async fn execute(&self, request: Request, reply: &mut NbdReply) -> Result<(), BlockError> {
+        let cookie = request.cookie;
+        let state = &self.state;
+        match request.command {
+            NbdCommand::Read { offset, len, .. } => {
+                let part = self.memory(len as usize).await;
+                reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
+                reply.payload = self.blocks.read(offset, len).await?;
+                state.reads_total.fetch_add(1, Ordering::Relaxed);
+                state
+                    .read_bytes_total
+                    .fetch_add(u64::from(len), Ordering::Relaxed);
+                self.replies.read_head(cookie, offset, len, &mut reply.head);
+                return Ok(());
+            }
+            NbdCommand::Write { offset, bytes } => {
+                let len = bytes.len() as u64;
+                let session = self.session_for((offset, len)).await?;
+                self.blocks.write(session, offset, bytes).await?;
+                reply.part = None;
+                state.writes_total.fetch_add(1, Ordering::Relaxed);
+                state.written_bytes_total.fetch_add(len, Ordering::Relaxed);
+            }
+            NbdCommand::WriteZeroes {
+                no_hole: true,
+                fast: true,
+                ..
+            } => {
+                let text = "not faster than a write";
+                return Err(BlockError::new(NbdError::Enotsup, text));
+            }
+            NbdCommand::WriteZeroes {
+                offset,
+                len,
+                no_hole,
+                ..
+            } => {
+                let range = (offset, u64::from(len));
+                let session = self.session_for(range).await?;
+                self.blocks.zero(session, range, no_hole).await?;
+                state.writes_total.fetch_add(1, Ordering::Relaxed);
+            }
+            NbdCommand::Trim { offset, len } => {
+                let session = self.session_for((offset, u64::from(len))).await?;
+                self.blocks.trim(session, offset, u64::from(len)).await?;
+            }
+            // A write is answered once every copy has it: there is nothing more to wait for.
+            NbdCommand::Flush | NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
+            NbdCommand::BlockStatus { len, .. } => {
+                self.replies
+                    .block_status(cookie, &[(len, false)], &mut reply.head);
+                return Ok(());
+            }
+        }
+        self.replies.done(cookie, &mut reply.head);
+        Ok(())
+    }
+
+    async fn session_for(&self, range: (u64, u64)) -> Result<u64, BlockError> {
+        self.attachment.session_for(&self.running, range).await
+    }
+}

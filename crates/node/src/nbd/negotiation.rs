@@ -1,0 +1,135 @@
+//! The choice of a volume: what a client may have, and how.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use staves_model::{ClusterMap, RegionId, with_unit};
+use staves_nbd::{
+    Export, Exports, Handshake, HandshakeStep, ListedExport, OpenError, Transmission,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::attachment::is_same_client;
+use crate::running::Running;
+
+/// The unit that costs least: a page of the volume's groups.
+const BLOCK_PREFERRED: u32 = staves_model::PAGE_BYTES as u32;
+/// Longest read and longest payload of a write.
+const BLOCK_MAX: u32 = 32 << 20;
+/// A client that says nothing is asked whether it lives after so long, so often, and then its volume is free.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
+/// And one that does not acknowledge what was sent to it is not asked: it is given so long.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(25);
+
+/// Sees to it that a client that has gone without a word is not taken for there.
+pub(super) fn keep_alive(socket: &TcpStream) -> io::Result<()> {
+    let (idle, between, times) = KEEPALIVE;
+    let options = socket2::TcpKeepalive::new()
+        .with_time(idle)
+        .with_interval(between)
+        .with_retries(times);
+    let socket = socket2::SockRef::from(socket);
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
+    socket.set_tcp_keepalive(&options)
+}
+
+/// The volumes of the cluster, as one client may have them.
+struct Volumes<'a> {
+    map: Arc<ClusterMap>,
+    running: &'a Running,
+    client: SocketAddr,
+}
+
+impl Exports for Volumes<'_> {
+    fn list(&self) -> Vec<ListedExport> {
+        let pools = self.map.pools.values();
+        let volumes =
+            pools.flat_map(|pool| pool.regions().iter().map(move |region| (pool, region)));
+        let volumes = volumes.filter(|(_, region)| region.volume.is_some());
+        let listed = volumes.map(|(pool, region)| ListedExport {
+            name: region.name.clone(),
+            description: format!(
+                "{}, pool {} ({})",
+                with_unit(region.size_bytes),
+                pool.name,
+                pool.scheme
+            ),
+        });
+        listed.collect()
+    }
+
+    fn open(&self, name: &str) -> Result<Export, OpenError> {
+        if self.running.is_stopping() {
+            return Err(OpenError::Shutdown(
+                "the node is stopping: connect to another".into(),
+            ));
+        }
+        let (_, region) = self.map.region_named(name).ok_or(OpenError::Unknown)?;
+        let volume = region.volume.as_ref().ok_or_else(|| {
+            let text = format!("'{name}' is a region of memory and no volume");
+            OpenError::Policy(text)
+        })?;
+        // Who comes second gets it to read only; a client that connects anew leaves its former connection.
+        let client = self.client.to_string();
+        let other = volume.writer.as_ref().filter(|writer| {
+            self.map.is_up(writer.node, writer.incarnation)
+                && !is_same_client(&writer.client, &client)
+        });
+        let description = match other {
+            Some(writer) => format!(
+                "read-only: attached to {} through node {}",
+                writer.client, writer.node
+            ),
+            None => String::new(),
+        };
+        Ok(Export {
+            size_bytes: region.size_bytes,
+            description,
+            read_only: other.is_some(),
+            // A connection is a session: what a broken one left on its way must not count for its successor.
+            multi_conn: false,
+            block_preferred: BLOCK_PREFERRED,
+            block_max: BLOCK_MAX,
+        })
+    }
+}
+
+/// Until the client has chosen a volume; `None` if it leaves first.
+pub(super) async fn negotiate(
+    socket: &mut TcpStream,
+    input: &mut BytesMut,
+    running: &Running,
+    client: SocketAddr,
+) -> io::Result<Option<(Transmission, RegionId)>> {
+    let mut handshake = Handshake::new();
+    let mut out = BytesMut::new();
+    handshake.greeting(&mut out);
+    loop {
+        socket.write_all(&out.split()).await?;
+        if socket.read_buf(input).await? == 0 {
+            return Ok(None);
+        }
+        let exports = Volumes {
+            map: running.host.routes().map.clone(),
+            running,
+            client,
+        };
+        let step = handshake.next(input, &exports, &mut out);
+        match step.map_err(io::Error::other)? {
+            HandshakeStep::More => {}
+            HandshakeStep::Ended => {
+                socket.write_all(&out).await?;
+                return Ok(None);
+            }
+            HandshakeStep::Began(transmission, name) => {
+                socket.write_all(&out).await?;
+                let named = exports.map.region_named(&name);
+                return Ok(named.map(|(_, region)| (transmission, region.id)));
+            }
+        }
+    }
+}

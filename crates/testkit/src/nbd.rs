@@ -1,0 +1,205 @@
+//! A small blocking client of NBD: one request at a time, simple replies.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
+
+/// Error numbers of replies.
+pub const EPERM: u32 = 1;
+/// No space.
+pub const ENOSPC: u32 = 28;
+/// The server wants the client to go.
+pub const ESHUTDOWN: u32 = 108;
+
+/// Of the transmission flags: writes are refused.
+const READ_ONLY: u16 = 1 << 1;
+const GO: u32 = 7;
+const ACK: u32 = 1;
+const INFO: u32 = 3;
+
+/// The time that a reply may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection to an export.
+pub struct NbdClient {
+    socket: TcpStream,
+    /// The export's size in bytes.
+    pub size_bytes: u64,
+    flags: u16,
+    cookie: u64,
+}
+
+/// A request that was not done.
+#[derive(Debug)]
+pub enum NbdFailure {
+    /// The server's error number.
+    Refused(u32),
+    /// The connection ended.
+    Ended(io::Error),
+}
+
+impl NbdFailure {
+    /// The server's number, if it gave one.
+    pub fn number(&self) -> Option<u32> {
+        match self {
+            NbdFailure::Refused(number) => Some(*number),
+            NbdFailure::Ended(_) => None,
+        }
+    }
+}
+
+impl From<io::Error> for NbdFailure {
+    fn from(error: io::Error) -> NbdFailure {
+        NbdFailure::Ended(error)
+    }
+}
+
+impl NbdClient {
+    /// Connects and chooses an export; the text of the server's error if it may not.
+    pub fn connect(address: SocketAddr, export: &str) -> Result<NbdClient, String> {
+        NbdClient::connect_from(Ipv4Addr::LOCALHOST, address, export)
+    }
+
+    /// The same from an address of this machine: another client, for the server.
+    pub fn connect_from(
+        from: Ipv4Addr,
+        address: SocketAddr,
+        export: &str,
+    ) -> Result<NbdClient, String> {
+        NbdClient::try_connect(from, address, export).map_err(|error| error.to_string())
+    }
+
+    fn try_connect(from: Ipv4Addr, address: SocketAddr, export: &str) -> io::Result<NbdClient> {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+        socket.bind(&SocketAddr::from((from, 0)).into())?;
+        socket.connect(&address.into())?;
+        let mut socket = TcpStream::from(socket);
+        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_nodelay(true)?;
+        let mut greeting = [0; 18];
+        socket.read_exact(&mut greeting)?;
+        let mut out = 3u32.to_be_bytes().to_vec(); // fixed newstyle, no zeroes
+        out.extend_from_slice(b"IHAVEOPT");
+        out.extend_from_slice(&GO.to_be_bytes());
+        out.extend_from_slice(&(export.len() as u32 + 6).to_be_bytes());
+        out.extend_from_slice(&(export.len() as u32).to_be_bytes());
+        out.extend_from_slice(export.as_bytes());
+        out.extend_from_slice(&[0, 0]);
+        socket.write_all(&out)?;
+        let mut client = NbdClient {
+            socket,
+            size_bytes: 0,
+            flags: 0,
+            cookie: 0,
+        };
+        loop {
+            let (kind, data) = client.option_reply()?;
+            match kind {
+                ACK => return Ok(client),
+                INFO if data.starts_with(&[0, 0]) && data.len() == 12 => {
+                    client.size_bytes = number(&data[2..10]);
+                    client.flags = number(&data[10..]) as u16;
+                }
+                INFO => {}
+                error => {
+                    let text = String::from_utf8_lossy(&data);
+                    return Err(io::Error::other(format!("error {error:#x}: {text}")));
+                }
+            }
+        }
+    }
+
+    fn option_reply(&mut self) -> io::Result<(u32, Vec<u8>)> {
+        let mut head = [0; 20];
+        self.socket.read_exact(&mut head)?;
+        let mut data = vec![0; number(&head[16..]) as usize];
+        self.socket.read_exact(&mut data)?;
+        Ok((number(&head[12..16]) as u32, data))
+    }
+
+    /// Sends a write, and does not wait for its answer.
+    pub fn send_write(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let head = self.head((0, 1), (offset, bytes.len() as u32));
+        self.socket.write_all(&head)?;
+        self.socket.write_all(bytes)
+    }
+
+    fn head(&mut self, (flags, command): (u16, u16), (offset, len): (u64, u32)) -> Vec<u8> {
+        self.cookie += 1;
+        let mut out = 0x2560_9513u32.to_be_bytes().to_vec();
+        out.extend_from_slice(&flags.to_be_bytes());
+        out.extend_from_slice(&command.to_be_bytes());
+        out.extend_from_slice(&self.cookie.to_be_bytes());
+        out.extend_from_slice(&offset.to_be_bytes());
+        out.extend_from_slice(&len.to_be_bytes());
+        out
+    }
+
+    /// True if writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.flags & READ_ONLY != 0
+    }
+
+    fn request(
+        &mut self,
+        (flags, command): (u16, u16),
+        (offset, len): (u64, u32),
+        payload: &[u8],
+        into: &mut [u8],
+    ) -> Result<(), NbdFailure> {
+        let mut out = self.head((flags, command), (offset, len));
+        out.extend_from_slice(payload);
+        self.socket.write_all(&out)?;
+        let mut head = [0; 16];
+        self.socket.read_exact(&mut head)?;
+        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes(), "a simple reply");
+        assert_eq!(number(&head[8..]), self.cookie);
+        match number(&head[4..8]) as u32 {
+            0 => Ok(self.socket.read_exact(into)?),
+            error => Err(NbdFailure::Refused(error)),
+        }
+    }
+
+    /// Reads.
+    pub fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, NbdFailure> {
+        let mut bytes = vec![0; len];
+        self.request((0, 0), (offset, len as u32), &[], &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// Writes.
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), NbdFailure> {
+        self.request((0, 1), (offset, bytes.len() as u32), bytes, &mut [])
+    }
+
+    /// Flushes.
+    pub fn flush(&mut self) -> Result<(), NbdFailure> {
+        self.request((0, 3), (0, 0), &[], &mut [])
+    }
+
+    /// Lets bytes be forgotten.
+    pub fn trim(&mut self, offset: u64, len: u32) -> Result<(), NbdFailure> {
+        self.request((0, 4), (offset, len), &[], &mut [])
+    }
+
+    /// Writes zeroes.
+    pub fn zero(&mut self, offset: u64, len: u32) -> Result<(), NbdFailure> {
+        self.request((0, 6), (offset, len), &[], &mut [])
+    }
+
+    /// True once the server has closed the connection.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(
+            self.read(0, 1),
+            Err(NbdFailure::Ended(_) | NbdFailure::Refused(ESHUTDOWN))
+        )
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
