@@ -88,7 +88,7 @@ fn what_is_written_through_one_node_is_read_through_all_others() {
     }
     a.zero(CHUNK_BYTES, 2 * MIB as u32 + 100).expect("zeroed");
     a.trim(70 * MIB, 64 * MIB as u32).expect("trimmed");
-    a.zero(5 * MIB, 150 * MIB as u32)
+    a.zero(5 * MIB, 1200 * MIB as u32)
         .expect("more than a request of ours has");
     let [b, _] = &mut others;
     let read = b.read(CHUNK_BYTES - 5, 5).expect("read");
