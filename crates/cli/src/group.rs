@@ -45,6 +45,8 @@ struct GroupRow {
     members: Vec<MemberReport>,
     /// Of a memory pool: the region that it is part of.
     region: Option<String>,
+    /// The names of the nodes whose disks have it, where it serves nobody until one of them is back.
+    awaited_disks: Vec<String>,
 }
 
 #[derive(Serialize)]
@@ -150,7 +152,14 @@ fn rows(map: &ClusterMap) -> impl Iterator<Item = GroupRow> {
                     .find(|r| r.groups().any(|g| g == group.id))
             })
             .map(|region| region.name.clone()),
+        awaited_disks: awaited_disks(map, group),
     })
+}
+
+fn awaited_disks(map: &ClusterMap, group: &staves_model::Group) -> Vec<String> {
+    let awaited = map.awaited_disks(group).into_iter();
+    let nodes = awaited.filter_map(|node| map.nodes.get(&node));
+    nodes.map(|node| node.name.clone()).collect()
 }
 
 const COLUMNS: &[Column<GroupRow>] = &[
@@ -230,6 +239,11 @@ fn described(row: &GroupRow) -> String {
 
 /// The loss, and the remedy.
 fn loss(row: &GroupRow) -> [(&'static str, String); 2] {
+    if !row.awaited_disks.is_empty() {
+        let nodes = row.awaited_disks.join(" or ");
+        let waits = ("waits for", format!("{nodes}, with it on disk"));
+        return [waits, ("what to do", format!("start {nodes}"))];
+    }
     let whole = row
         .members
         .iter()

@@ -31,6 +31,9 @@ pub enum Pool {
         /// they come from their source again)
         #[arg(long)]
         scheme: Option<Scheme>,
+        /// Medium of its bytes; on disk only of kind memory
+        #[arg(long, value_enum, default_value = "ram")]
+        medium: MediumName,
         /// Memory that each node may give to it
         #[arg(long, value_name = "SIZE")]
         memory: Size,
@@ -84,6 +87,24 @@ pub enum KindName {
     Files,
 }
 
+/// The medium of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum MediumName {
+    /// The memory of nodes
+    Ram,
+    /// The disks of nodes
+    Disk,
+}
+
+impl From<MediumName> for Medium {
+    fn from(name: MediumName) -> Medium {
+        match name {
+            MediumName::Ram => Medium::Ram,
+            MediumName::Disk => Medium::Disk,
+        }
+    }
+}
+
 pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()> {
     match command {
         Pool::List => {
@@ -95,6 +116,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             name,
             kind,
             scheme,
+            medium,
             memory,
             buckets,
             wait_when_lost,
@@ -105,7 +127,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 name: name.clone(),
                 kind: pool_kind,
                 scheme,
-                medium: Medium::Ram,
+                medium: (*medium).into(),
                 node_budget_bytes: memory.0,
                 buckets,
                 may_start_empty: *kind != KindName::Memory && !wait_when_lost,

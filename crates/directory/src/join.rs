@@ -6,7 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use staves_model::{Change, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Refusal, StopReply};
+use staves_model::{
+    Change, Claim, ClusterId, ClusterMap, NodeId, NodeState, Outcome, Refusal, StopReply,
+};
 
 use crate::ask::{LeadError, NO_CLUSTER};
 use crate::directory::Inner;
@@ -76,6 +78,10 @@ impl Inner {
                 return Ok(answer);
             }
         }
+        // They are not worth an entry of the log.
+        if let Err(refusal) = Claim::check_all(&join.claims) {
+            return Ok(LeaderResponse::JoinRefused(JoinRefusal::Rules(refusal)));
+        }
         let map = self.map();
         // The founder's first life: the map is empty, and its folder says which id it has.
         let founds = map.nodes.is_empty() && join.node == Some(me);
@@ -141,6 +147,7 @@ impl Inner {
             id,
             facts: join.facts,
             durable: join.durable,
+            claims: join.claims,
         };
         Ok(match self.write(Proposal::unconditional(change)).await? {
             LeaderResponse::Applied(Applied::Done {
@@ -163,5 +170,89 @@ impl Inner {
             }
             other => other,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_model::testing::create_disk_pool;
+    use staves_model::{Epoch, GroupId, GroupStep, MemberId};
+
+    use super::*;
+    use crate::fatal::tests::alone_with;
+    use crate::message::LeaderRequest;
+    use crate::{Directory, Options};
+
+    const NODE: NodeId = NodeId(1);
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// The epoch in which the group opens, by the word of its member.
+    async fn opened(directory: &Directory, group: GroupId) -> Epoch {
+        let open = async {
+            loop {
+                let now = directory.map().borrow().groups[&group].clone();
+                let epoch = now.epoch;
+                if now.open {
+                    return epoch;
+                }
+                let open = GroupStep::Open { group, epoch }.into();
+                let _ = directory.call(vec![open], PATIENCE).await;
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let opened = tokio::time::timeout(Duration::from_secs(20), open).await;
+        opened.expect("it opens")
+    }
+
+    /// The claims of a start reach the map, and none that no node makes reach the log.
+    #[tokio::test]
+    async fn a_node_that_starts_anew_claims_what_its_disk_has() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let group = GroupId(1);
+        let region = Change::CreateRegion {
+            pool: "disk".into(),
+            name: "r".into(),
+            size_bytes: 1 << 16,
+        };
+        let with = |claims: Vec<Claim>| {
+            let first_changes = vec![create_disk_pool("disk", "1+0"), region.clone()];
+            let data = folder.path().join("data");
+            move |options: &mut Options| {
+                options.node.memory_bytes = 1 << 26;
+                options.data_dir = Some(data);
+                (options.claims, options.first_changes) = (claims, first_changes);
+            }
+        };
+        let directory = alone_with(with(Vec::new())).await;
+        let epoch = opened(&directory, group).await;
+        directory.stop().await;
+        drop(directory);
+
+        let directory = alone_with(with(vec![Claim { group, epoch }])).await;
+        let map = directory.map().borrow().clone();
+        let life = map.nodes[&NODE].incarnation;
+        let retained = map.groups[&group].last_open.members[0].expect("one");
+        assert_eq!(retained.id, MemberId::new(NODE, life));
+
+        let inner = directory.inner.clone();
+        let twice = Join {
+            cluster: map.cluster,
+            node: Some(NODE),
+            nonce: 7,
+            facts: inner.options.node.clone(),
+            durable: true,
+            claims: vec![Claim { group, epoch }; 2],
+        };
+        let refused = inner.lead(LeaderRequest::Join(twice)).await;
+        let refused = refused.expect("it leads");
+        assert!(
+            matches!(
+                refused,
+                LeaderResponse::JoinRefused(JoinRefusal::Rules(Refusal::NamedTwice { .. }))
+            ),
+            "{refused:?}"
+        );
+        assert_eq!(directory.map().borrow().nodes[&NODE].incarnation, life);
+        directory.stop().await;
     }
 }

@@ -72,5 +72,6 @@ pub use error::{DirectoryError, StoreError};
 pub use message::{CALLS_MAX, CallAnswer, VERSION as MESSAGE_VERSION};
 pub use options::{Options, Times};
 pub use store::damage::panic_becomes_an_error;
+pub use store::make_folder;
 pub use transport::{CallFuture, Transport, TransportError};
 pub use types::{Applied, Proposal};

@@ -11,8 +11,8 @@ use openraft::raft::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use staves_model::{
-    ClusterId, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest, NodeFacts,
-    NodeId, Refusal, Revision, Sign, StopState,
+    Claim, ClusterId, DirectoryCall, Epoch, Evidence, GroupId, Incarnation, LeaseRequest,
+    NodeFacts, NodeId, Refusal, Revision, Sign, StopState,
 };
 use tokio::sync::oneshot;
 
@@ -36,7 +36,8 @@ use crate::types::{Applied, LogId, Proposal, Types};
 /// 13. It does not: where a log ends, and who votes by it, is asked for apart.
 /// 14. A voter that asks for votes says who votes by its log, and who asks the leader says how much of the log it has.
 /// 15. Regions may be volumes: the map and its changes say who writes one.
-pub const VERSION: u8 = 15;
+/// 16. Pools may be on disk: who joins names the members that its disk has.
+pub const VERSION: u8 = 16;
 
 /// Most calls of one request.
 pub const CALLS_MAX: usize = 256;
@@ -106,6 +107,8 @@ pub(crate) struct Join {
     pub nonce: u64,
     pub facts: NodeFacts,
     pub durable: bool,
+    /// The members that its disk has.
+    pub claims: Vec<Claim>,
 }
 
 /// A request that only the leader can answer.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use staves_model::{Change, ElectionTimes, NodeFacts};
+use staves_model::{Change, Claim, ClusterId, ElectionTimes, NodeFacts, NodeId};
 
 use crate::error::{DirectoryError, StoreError};
 
@@ -24,6 +24,10 @@ pub struct Options {
     pub voters_max: usize,
     /// This node.
     pub node: NodeFacts,
+    /// The members of groups that this node's disk has, whole, as it starts.
+    pub claims: Vec<Claim>,
+    /// The cluster and the node that the disk is of, if that is known: its claims are made in no other name.
+    pub claims_of: Option<(ClusterId, NodeId)>,
     /// Changes that the node that makes the cluster proposes right after it (its first pool).
     pub first_changes: Vec<Change>,
     /// The directory's times.
@@ -86,6 +90,8 @@ impl Options {
             volatile_votes: false,
             voters_max: 5,
             node,
+            claims: Vec::new(),
+            claims_of: None,
             first_changes: Vec::new(),
             times: Times::default(),
         }

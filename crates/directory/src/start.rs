@@ -294,12 +294,16 @@ impl Inner {
     }
 
     fn join(&self, cluster: ClusterId, node: Option<NodeId>, nonce: u64) -> Join {
+        let of = self.options.claims_of;
+        let mine = of.is_none_or(|(theirs, id)| theirs == cluster && node == Some(id));
+        let claims = Some(self.options.claims.clone()).filter(|_| mine);
         Join {
             cluster,
             node,
             nonce,
             facts: self.options.node.clone(),
             durable: self.options.data_dir.is_some(),
+            claims: claims.unwrap_or_default(),
         }
     }
 

@@ -49,8 +49,9 @@ use crate::types::{LogEntry, LogId, SnapshotMeta, Types, Vote};
 /// The file's name in the data folder.
 pub(crate) const FILE: &str = "directory.redb";
 /// The layout that this program writes and reads. Format 1 named members without a disk; in format 2
-/// a region was loaded as a whole; in format 3 each opening was an entry of its own; format 4 had no volumes.
-const FORMAT: u32 = 5;
+/// a region was loaded as a whole; in format 3 each opening was an entry of its own; format 4 had no volumes,
+/// and format 5 no claims of nodes that start.
+const FORMAT: u32 = 6;
 /// The permissions of the data folder: all for its owner.
 const OWNERS: u32 = 0o700;
 /// redb's page cache. The log is in memory anyway.
@@ -238,8 +239,11 @@ fn open_file(folder: &Path, path: &Path) -> Result<Database, StoreError> {
         })
 }
 
-/// A folder that only its owner may read: it is the node's identity, and its part of the directory.
-fn make_folder(folder: &Path) -> io::Result<()> {
+/// Makes a data folder, if it is not there. Only its owner may read it: it is the node's identity, and its part of the directory.
+///
+/// # Errors
+/// Those of the system; a folder that is open to others and none of a node.
+pub fn make_folder(folder: &Path) -> io::Result<()> {
     if let Some(parent) = folder.parent() {
         std::fs::create_dir_all(parent)?;
     }

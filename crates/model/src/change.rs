@@ -2,9 +2,10 @@
 //!
 //! A change is made whole or refused whole. What it is checked against lies in the map alone, so every
 //! node that applies the same changes in the same order comes to the same map. `change/outcome.rs` holds
-//! what can be wrong, `change/nodes.rs` and `change/pools.rs` the simple rules,
-//! `change/epochs.rs` and `change/steps.rs` those of GROUP (7, 11, 13 and 16) for a group's membership.
+//! what can be wrong, `change/nodes.rs` and `change/pools.rs` the simple rules, `change/claims.rs` that of disks which come
+//! back, `change/epochs.rs` and `change/steps.rs` those of GROUP (7, 11, 13 and 16) for a group's membership.
 
+mod claims;
 mod epochs;
 mod holdings;
 mod nodes;
@@ -18,6 +19,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::claims::Claim;
 pub use self::epochs::NewEpoch;
 pub(crate) use self::epochs::{is_source, sources};
 pub use self::holdings::NewHoldings;
@@ -44,7 +46,7 @@ pub enum Change {
         /// The cluster's name for itself; not 0.
         cluster: ClusterId,
     },
-    /// A node's process started: a new life. What its former life held counts as lost at once.
+    /// A node's process started: a new life. What its former life held counts as lost at once, but for what is claimed.
     NodeUp {
         /// Its id if it has one; `None` asks for a fresh one.
         id: Option<NodeId>,
@@ -52,6 +54,8 @@ pub enum Change {
         facts: NodeFacts,
         /// True if it keeps its vote on disk.
         durable: bool,
+        /// The members that its disk has; at most one a group, and [`GROUPS_MAX`] in all.
+        claims: Vec<Claim>,
     },
     /// A node was confirmed dead (row D5).
     NodeDown {
@@ -236,7 +240,7 @@ impl ClusterMap {
         }
         match change {
             Change::Bootstrap { .. } => unreachable!("handled above"),
-            Change::NodeUp { id, facts, durable } => self.node_up(*id, facts, *durable),
+            Change::NodeUp { .. } => self.node_up(change),
             Change::NodeDown { node, incarnation } | Change::NodeLeft { node, incarnation } => {
                 self.set_state(*node, *incarnation, NodeState::Down)
             }

@@ -184,9 +184,10 @@ fn entitled(group: &Group, id: MemberId, epoch: Epoch) -> Option<MemberSlot> {
             return None;
         }
         let slot = group.last_open.slot_of(id)?;
-        let stays = group.open
-            || (group.slot_of(id) == Some(slot)
-                && group.kept.get(slot.index()) == Some(&Some(slot)));
+        // A claimed life is a source, and serves nothing before it is listed.
+        let listed = group.slot_of(id) == Some(slot);
+        let stays = group.open || group.kept.get(slot.index()) == Some(&Some(slot));
+        let stays = listed && stays;
         stays.then_some(slot)?
     };
     (slot.0 < group.m).then_some(slot)

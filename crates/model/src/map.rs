@@ -41,6 +41,8 @@ pub struct Node {
     pub admin: String,
     /// Memory for pages, in bytes.
     pub memory_bytes: u64,
+    /// Bytes of pages that its disk takes; 0 if it has none.
+    pub disk_bytes: u64,
     /// True if it keeps its vote on disk, and so may vote.
     pub durable: bool,
     /// Up or down.
@@ -61,6 +63,18 @@ impl Node {
 pub enum Medium {
     /// The nodes' memory.
     Ram,
+    /// The nodes' disks, and their memory before those.
+    Disk,
+}
+
+impl Medium {
+    /// A word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Medium::Ram => "ram",
+            Medium::Disk => "disk",
+        }
+    }
 }
 
 /// A named container of groups.
@@ -120,7 +134,8 @@ pub struct Member {
 pub struct LastOpen {
     /// That epoch; 0 if none ever was.
     pub epoch: Epoch,
-    /// Its members by member slot, with their `complete` marks kept up to date while it is the newest.
+    /// Its members by member slot, with their `complete` marks kept up to date while it is the newest. A member on disk is here
+    /// in its node's present life once the node has claimed it (`change/claims.rs`), though the newest epoch names a former one.
     pub members: Vec<Option<Member>>,
 }
 

@@ -236,6 +236,11 @@ mutants! {
         FreedNotZeroed = 1145,
         FenceOfSome = 1146,
         PlaceShowsUnstable = 1147,
+        OlderDiskRetained = 1148,
+        DroppedDeltaCounts = 1149,
+        DoneUnsynced = 1150,
+        PageBeforeJournal = 1151,
+        TruncatedUnapplied = 1152,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

@@ -26,6 +26,7 @@ mod plan;
 mod pool_plan;
 mod rest;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ use self::pool_plan::PoolPlan;
 use self::rest::Rest;
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
-use crate::map::{ClusterMap, Group, Member, Node, NodeState};
+use crate::map::{ClusterMap, Group, Medium, Member, Node, NodeState, Pool};
 use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes};
 use crate::ring::Ring;
@@ -595,7 +596,8 @@ impl Planner {
         ) else {
             return Need::Nothing;
         };
-        let order = plan.order_of(group);
+        let order = with_medium(map, pool, plan.order_of(group));
+        let order = &order[..];
         let stuck = &watch.stuck.slots;
         let left_out = watch.stuck.left_out(map, group, &self.cuts);
         let stay_behind = if group.m == 1 { stuck } else { &left_out };
@@ -661,10 +663,10 @@ impl Planner {
     /// Too few complete members are left to go on with.
     fn need_of_gone(&self, now: Time, view: &View<'_>, watch: &GroupWatch, since: Time) -> Need {
         if !view.pool.may_start_empty {
-            return if view.group.lost {
-                Need::Nothing
-            } else {
-                Need::MarkLost
+            let waits = !view.map.awaited_disks(view.group).is_empty();
+            return match view.group.lost || waits {
+                true => Need::Nothing,
+                false => Need::MarkLost,
             };
         }
         let begun = view.group.fresh && !view.group.open;
@@ -731,6 +733,15 @@ pub fn record_since(
     since.retain(|node, _| map.nodes.get(node).is_some_and(&holds));
     for node in map.nodes.values().filter(|node| holds(node)) {
         since.entry(node.id).or_insert(now);
+    }
+}
+
+/// The nodes that have what a pool's pages lie on.
+fn with_medium<'a>(map: &ClusterMap, pool: &Pool, order: &'a [NodeId]) -> Cow<'a, [NodeId]> {
+    let has_disk = |id: &&NodeId| map.nodes.get(id).is_some_and(|node| node.disk_bytes > 0);
+    match pool.medium {
+        Medium::Ram => Cow::Borrowed(order),
+        Medium::Disk => order.iter().filter(has_disk).copied().collect(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Small clusters for the tests of this crate and of those above it.
 
-use crate::change::{Change, GroupStep, NewEpoch, NodeFacts, Outcome, Refusal};
+use crate::change::{Change, Claim, GroupStep, NewEpoch, NodeFacts, Outcome, Refusal};
 use crate::files::Holdings;
 use crate::ids::{ClusterId, Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Medium, PoolKind};
@@ -25,6 +25,7 @@ pub fn new_node(name: &str, memory_bytes: u64) -> Change {
         id: None,
         facts: node_facts(name, memory_bytes),
         durable: true,
+        claims: Vec::new(),
     }
 }
 
@@ -37,6 +38,7 @@ pub fn node_facts(name: &str, memory_bytes: u64) -> NodeFacts {
         resp: format!("{name}:6379"),
         admin: format!("{name}:1680"),
         memory_bytes,
+        disk_bytes: memory_bytes,
     }
 }
 
@@ -114,6 +116,28 @@ pub fn create_memory_pool(name: &str, scheme: &str, node_budget_bytes: u64) -> C
         buckets: 0,
         may_start_empty: false,
     }
+}
+
+/// A new pool on disk.
+pub fn create_disk_pool(name: &str, scheme: &str) -> Change {
+    let mut create = create_memory_pool(name, scheme, 1 << 20);
+    if let Change::CreatePool { medium, .. } = &mut create {
+        *medium = Medium::Disk;
+    }
+    create
+}
+
+/// The start of a known node whose disk has members, each as of an epoch.
+pub fn node_up_with(known: u64, has: &[(u32, u64)]) -> Change {
+    let mut up = node_up(Some(known));
+    if let Change::NodeUp { claims, .. } = &mut up {
+        let claim = |(group, epoch): &(u32, u64)| Claim {
+            group: GroupId(*group),
+            epoch: Epoch(*epoch),
+        };
+        claims.extend(has.iter().map(claim));
+    }
+    up
 }
 
 /// A new files pool.

@@ -28,14 +28,14 @@ use serde::{Deserialize, Serialize};
 pub use staves_files_server::{AgainFacts, AwayFacts, LackFacts, UseFacts};
 use staves_model::policy::{NodeUsage, Usage, drain_waits_for};
 use staves_model::{
-    ClusterMap, Group, GroupId, Holdings, Medium, Member, Node, NodeId, NodeState, Pool,
-    whole_buckets,
+    ClusterMap, Group, GroupId, Holdings, Member, Node, NodeId, NodeState, Pool, whole_buckets,
 };
 use staves_store::EXTENT_BYTES;
 
 pub use self::names::full_name;
 pub use self::unheard::UnheardNode;
 pub(crate) use self::unopened::UnopenedGroups;
+pub use self::waits::{AwaitedDisks, WaitingBucket};
 
 /// The health of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -238,7 +238,7 @@ pub struct PoolStatus {
     pub scheme: String,
     /// Parity buckets that a group can have with the nodes there are.
     pub parity_possible: u8,
-    /// `ram`.
+    /// `ram` or `disk`.
     pub medium: String,
     /// Bytes of each node.
     pub node_budget_bytes: u64,
@@ -263,7 +263,7 @@ pub struct PoolStatus {
     #[serde(default)]
     pub lost_regions: Vec<String>,
     /// Those of the changing that do not serve by themselves soon: a data bucket waits for a node, and the group has no
-    /// parity to spare for it, or its newest epoch has not opened for more than a second.
+    /// parity to spare for it, or its newest epoch has not opened for more than a second, or disks are waited for.
     #[serde(default)]
     pub unanswered: u32,
     /// Regions that are being loaded, or whose load was broken off: they have no parity.
@@ -272,6 +272,9 @@ pub struct PoolStatus {
     /// Buckets that no node holds, of groups that serve.
     #[serde(default)]
     pub waiting: Vec<WaitingBucket>,
+    /// Groups on disk that serve nobody until a node is back.
+    #[serde(default)]
+    pub awaited_disks: Vec<AwaitedDisks>,
     /// For each node the copies (m = 1) of buckets that lack one and have none there.
     #[serde(default)]
     pub copies_without_node: BTreeMap<u64, u32>,
@@ -284,17 +287,6 @@ impl PoolStatus {
     pub fn has_sources(&self) -> bool {
         self.kind == "files"
     }
-}
-
-/// A bucket that no node holds, and that is not made anew.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct WaitingBucket {
-    /// Its group.
-    pub group: u32,
-    /// Its place in the group: data buckets first.
-    pub bucket: u8,
-    /// There are nodes without a part in the group: they lack the room, or are asked next.
-    pub has_nodes: bool,
 }
 
 /// The progress of rebuilding.
@@ -711,14 +703,13 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
 
 /// A pool whose buckets are not counted yet.
 fn empty_status(map: &ClusterMap, pool: &Pool, parity_possible: u8) -> PoolStatus {
-    let Medium::Ram = pool.medium;
     let loading = pool.regions().iter().filter(|r| r.is_loading());
     PoolStatus {
         name: pool.name.clone(),
         kind: pool.kind.word().into(),
         scheme: pool.scheme.to_string(),
         parity_possible,
-        medium: "ram".into(),
+        medium: pool.medium.word().into(),
         node_budget_bytes: pool.node_budget_bytes,
         may_start_empty: pool.may_start_empty,
         buckets: pool.groups.len() as u32,
@@ -732,6 +723,7 @@ fn empty_status(map: &ClusterMap, pool: &Pool, parity_possible: u8) -> PoolStatu
         lost_regions: lost_regions(map, pool),
         loading_regions: loading.map(|r| r.name.clone()).collect(),
         waiting: waits::waiting(map, pool),
+        awaited_disks: waits::awaited_disks(map, pool),
         copies_without_node: waits::copies_without_node(map, pool),
         tolerates: None,
     }

@@ -22,6 +22,7 @@ fn node(id: u64) -> Node {
         resp: format!("10.0.0.{id}:6379"),
         admin: format!("10.0.0.{id}:1680"),
         memory_bytes: 1 << 30,
+        disk_bytes: 0,
         durable: true,
         state: NodeState::Up,
         draining: false,

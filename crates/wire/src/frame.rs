@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 10;
+pub const VERSION_MIN: u8 = 11;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -55,7 +55,8 @@ pub const VERSION_MIN: u8 = 10;
 ///    of older versions would lose count of both.
 /// 9. Where a secret is proven, all that follows is sealed: older versions do not seal.
 /// 10. Volumes: writes of a session, and what ends it. The map has them: older versions cannot read it.
-pub const VERSION_MAX: u8 = 10;
+/// 11. Pools on disk: the map says so, and a node that starts names what its disk has. Older versions cannot read either.
+pub const VERSION_MAX: u8 = 11;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

@@ -30,20 +30,21 @@ fn map() -> ClusterMap {
             id: None,
             facts,
             durable: zone.is_some(),
+            claims: Vec::new(),
         });
     }
     let regions = Vec::new();
     let kinds = [
-        ("cache", PoolKind::Cache, 1),
-        ("memory", PoolKind::Memory { regions }, 0),
-        ("files", PoolKind::Files(Default::default()), 2),
+        ("cache", PoolKind::Cache, Medium::Ram, 1),
+        ("memory", PoolKind::Memory { regions }, Medium::Disk, 0),
+        ("files", PoolKind::Files(Default::default()), Medium::Ram, 2),
     ];
-    for (name, kind, buckets) in kinds {
+    for (name, kind, medium, buckets) in kinds {
         make(Change::CreatePool {
             name: name.into(),
             kind,
             scheme: "1+1".parse().expect("a scheme"),
-            medium: Medium::Ram,
+            medium,
             node_budget_bytes: 1 << 24,
             buckets,
             may_start_empty: false,
@@ -86,10 +87,10 @@ fn map() -> ClusterMap {
 #[test]
 fn the_stored_map_has_the_layout_of_its_format() {
     let bytes = postcard::to_stdvec(&map()).expect("it encodes");
-    assert_eq!(super::FORMAT, 5);
+    assert_eq!(super::FORMAT, 6);
     assert_eq!(
         (bytes.len(), digest(&bytes)),
-        (248, 17_858_642_930_257_396_970),
+        (248, 5_722_217_300_519_015_443),
         "the layout of a stored map has changed: raise FORMAT, and have files of the former one converted, or refused \
          with what to do"
     );

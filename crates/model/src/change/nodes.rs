@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::Change;
+use super::claims::Claim;
 use super::outcome::{NODES_MAX, Outcome, Refusal, check_text, too_many};
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, Node, NodeState};
@@ -22,6 +24,8 @@ pub struct NodeFacts {
     pub admin: String,
     /// Memory for pages, in bytes.
     pub memory_bytes: u64,
+    /// Bytes of pages that its disk takes; 0 if it has none.
+    pub disk_bytes: u64,
 }
 
 impl NodeFacts {
@@ -37,15 +41,20 @@ impl NodeFacts {
 }
 
 impl ClusterMap {
-    pub(super) fn node_up(
-        &mut self,
-        id: Option<NodeId>,
-        facts: &NodeFacts,
-        durable: bool,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn node_up(&mut self, change: &Change) -> Result<Outcome, Refusal> {
+        let Change::NodeUp {
+            id,
+            facts,
+            durable,
+            claims,
+        } = change
+        else {
+            unreachable!("called for NodeUp only");
+        };
         facts.check()?;
+        Claim::check_all(claims)?;
         let former = match id {
-            Some(id) => Some(self.known_node(id)?.clone()),
+            Some(id) => Some(self.known_node(*id)?.clone()),
             None if self.nodes.len() >= NODES_MAX || self.next_node >= NodeId::END => {
                 return Err(too_many("nodes", NODES_MAX));
             }
@@ -64,7 +73,8 @@ impl ClusterMap {
             resp: facts.resp,
             admin: facts.admin,
             memory_bytes: facts.memory_bytes,
-            durable,
+            disk_bytes: facts.disk_bytes,
+            durable: *durable,
             state: NodeState::Up,
             // A restart does not undo an operator's wish.
             draining: former.as_ref().is_some_and(|n| n.draining),
@@ -78,6 +88,7 @@ impl ClusterMap {
             incarnation: node.incarnation,
         };
         self.strike_holdings(node.id, Some(node.incarnation));
+        self.take_claims(&node, claims);
         self.nodes.insert(node.id, node);
         self.moved(outcome)
     }

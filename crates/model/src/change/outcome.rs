@@ -131,6 +131,9 @@ pub enum Refusal {
     )]
     BadMemoryPool { name: String },
 
+    #[error("pool '{name}' cannot be on disk, because {reason}")]
+    BadDiskPool { name: String, reason: String },
+
     // Epochs.
     #[error("group {group} does not exist: its pool was deleted; drop the proposal")]
     UnknownGroup { group: GroupId },

@@ -8,7 +8,7 @@ use super::outcome::{
 };
 use crate::files::Holdings;
 use crate::ids::{Epoch, GroupId, MemberSlot, PoolId, Revision};
-use crate::map::{ClusterMap, Group, LastOpen, Pool, PoolKind};
+use crate::map::{ClusterMap, Group, LastOpen, Medium, Pool, PoolKind};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 
 impl ClusterMap {
@@ -31,6 +31,10 @@ impl ClusterMap {
         }
         if self.pools.len() >= POOLS_MAX {
             return Err(too_many("pools", POOLS_MAX));
+        }
+        if *medium == Medium::Disk {
+            let disks = self.nodes.values().any(|node| node.disk_bytes > 0);
+            check_disk(name, kind, *scheme, (*may_start_empty, disks))?;
         }
         check_kind(name, kind, *buckets, *may_start_empty)?;
         // Buckets of files have holders, and no groups.
@@ -128,6 +132,28 @@ fn check_kind(
         _ if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
         _ => Err(Refusal::BadBuckets { name, buckets }),
     }
+}
+
+/// Regions alone are kept on disk, and as copies.
+fn check_disk(
+    name: &str,
+    kind: &PoolKind,
+    scheme: Scheme,
+    (may_start_empty, disks): (bool, bool),
+) -> Result<(), Refusal> {
+    let reason = if !matches!(kind, PoolKind::Memory { .. }) {
+        "only regions and volumes are kept there: make it of kind memory, or in memory"
+    } else if may_start_empty {
+        "what is kept there never starts empty: let its groups wait"
+    } else if scheme.m > 1 {
+        "pools on disk have m = 1 as yet: choose a scheme such as 1+2"
+    } else if !disks {
+        "no node has a disk: start nodes with --disk"
+    } else {
+        return Ok(());
+    };
+    let (name, reason) = (name.to_owned(), reason.to_owned());
+    Err(Refusal::BadDiskPool { name, reason })
 }
 
 fn empty(buckets: u32) -> Holdings {

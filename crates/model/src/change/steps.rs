@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::Change;
 use super::outcome::{Outcome, Refusal};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberSlot, Revision};
-use crate::map::{ClusterMap, Group, LastOpen};
+use crate::map::{ClusterMap, Group, LastOpen, Member};
 
 /// A step that a group has come to by itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -80,7 +80,7 @@ impl ClusterMap {
         }
         match *step {
             GroupStep::Open { .. } if group.open => Err(Refusal::AlreadyOpen { group: id, epoch }),
-            GroupStep::Open { .. } => Ok(()),
+            GroupStep::Open { .. } => check_lives(group),
             GroupStep::Complete { .. } if !group.open => Err(Refusal::NotOpen { group: id, epoch }),
             GroupStep::Complete {
                 slot, incarnation, ..
@@ -103,17 +103,35 @@ impl ClusterMap {
                 };
             }
             GroupStep::Complete { slot, .. } => {
-                let member = group.members.get_mut(slot.index());
-                if let Some(member) = member.and_then(Option::as_mut) {
-                    member.complete = true;
+                // An open epoch is its own last open one: sources are distinguished by this mark. No more than that
+                // changes there: others may be sources in a later life than the one listed.
+                for members in [&mut group.members, &mut group.last_open.members] {
+                    let member = members.get_mut(slot.index());
+                    if let Some(member) = member.and_then(Option::as_mut) {
+                        member.complete = true;
+                    }
                 }
-                // An open epoch is its own last open one: sources are distinguished by this mark.
-                group.last_open.members.clone_from(&group.members);
             }
         }
         group.revision = revision;
         true
     }
+}
+
+/// An epoch does not open with a life of which the node's disk has been claimed for a later one: that one would be a source no more.
+fn check_lives(group: &Group) -> Result<(), Refusal> {
+    let is_later = |x: &Member| {
+        let mut sources = group.last_open.members.iter().flatten();
+        sources.any(|s| s.id.place() == x.id.place() && s.id.incarnation > x.id.incarnation)
+    };
+    let ended = group.listed().find(|(_, x)| is_later(x));
+    ended.map_or(Ok(()), |(slot, x)| {
+        Err(Refusal::NotThatMember {
+            group: group.id,
+            slot,
+            incarnation: x.id.incarnation,
+        })
+    })
 }
 
 fn check_joiner(group: &Group, slot: MemberSlot, life: Incarnation) -> Result<(), Refusal> {

@@ -1,5 +1,6 @@
 //! Every rule of the map refuses what breaks it, and then nothing has changed.
 
+mod claims;
 mod region_bytes;
 mod twice;
 mod volumes;

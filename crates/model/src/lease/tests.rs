@@ -152,11 +152,9 @@ fn the_book_stays_small() {
         let now = 1000 + life * 400;
         let inc = map.nodes[&NodeId(1)].incarnation;
         let mut moved = group(&map).clone();
-        moved.last_open.members[0]
-            .as_mut()
-            .expect("listed")
-            .id
-            .incarnation = inc;
+        for members in [&mut moved.members, &mut moved.last_open.members] {
+            members[0].as_mut().expect("listed").id.incarnation = inc;
+        }
         map.groups.insert(GroupId(1), moved);
         assert!(ask(&mut book, now, &map, 1, 1));
         map.apply(None, &node_up(Some(1))).expect("known");

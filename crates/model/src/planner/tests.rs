@@ -1,5 +1,6 @@
 //! Plans for maps in every kind of trouble.
 
+mod claims;
 mod drains;
 mod empty;
 mod fills;

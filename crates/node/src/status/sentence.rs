@@ -2,6 +2,7 @@
 
 use super::names::full_name;
 use super::unheard::cut_links;
+use super::waits::waits_for_disks;
 use super::{PoolStatus, State, StatusReport};
 
 pub(super) fn sentence(report: &StatusReport) -> String {
@@ -170,7 +171,11 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
     };
     let cases = cases.into_iter().filter(|(many, _)| *many > 0);
     let cases = cases.map(|(many, what)| of(many, what));
-    let more = [waiting(report, pool), loading(pool)];
+    let more = [
+        waiting(report, pool),
+        waits_for_disks(report, pool),
+        loading(pool),
+    ];
     cases.chain(more.into_iter().flatten()).collect()
 }
 

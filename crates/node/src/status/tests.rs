@@ -7,7 +7,7 @@ mod regions;
 mod waits;
 
 use staves_model::{
-    ClusterId, Epoch, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, PoolId,
+    ClusterId, Epoch, GroupId, Incarnation, LastOpen, Medium, Member, MemberId, MemberSlot, PoolId,
     PoolKind, Revision,
 };
 
@@ -60,6 +60,7 @@ fn cluster(nodes: u64, scheme: &str) -> Cluster {
         resp: format!("10.0.0.{id}:6379"),
         admin: format!("10.0.0.{id}:1680"),
         memory_bytes: 1 << 30,
+        disk_bytes: 0,
         durable: true,
         state: NodeState::Up,
         draining: false,

@@ -2,18 +2,40 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use staves_model::{ClusterMap, Group, MemberSlot, Pool, whole_buckets};
 
 use super::names::full_name;
-use super::{StatusReport, WaitingBucket};
+use super::{PoolStatus, StatusReport};
+
+/// A bucket that no node holds, and that is not made anew.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct WaitingBucket {
+    /// Its group.
+    pub group: u32,
+    /// Its place in the group: data buckets first.
+    pub bucket: u8,
+    /// There are nodes without a part in the group: they lack the room, or are asked next.
+    pub has_nodes: bool,
+}
+
+/// A group on disk of which no complete member runs.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AwaitedDisks {
+    /// The group.
+    pub group: u32,
+    /// The nodes whose disks have it. One of them is enough.
+    pub nodes: Vec<u64>,
+}
 
 /// True if no node answers for a data bucket of a group that serves, and none will until a node has room for it: where
-/// there is parity to spare, that gives its place up.
+/// there is parity to spare, that gives its place up. Nor is one answered for that lies on disks of nodes that are down.
 pub(super) fn unanswered(map: &ClusterMap, group: &Group) -> bool {
     let m = usize::from(group.m);
     let whole = whole_buckets(group.m, &group.members, |x| map.runs(x.id));
     let vacant = || group.members.iter().take(m).any(Option::is_none);
-    group.open && !group.lost && whole == m && vacant()
+    let vacated = group.open && whole == m && vacant();
+    !group.lost && (vacated || !map.awaited_disks(group).is_empty())
 }
 
 /// Most waiting buckets of a pool that are listed one by one.
@@ -44,6 +66,42 @@ pub(super) fn waiting(map: &ClusterMap, pool: &Pool) -> Vec<WaitingBucket> {
         }
     }
     waiting
+}
+
+/// The groups of a pool that wait for disks, and whose.
+pub(super) fn awaited_disks(map: &ClusterMap, pool: &Pool) -> Vec<AwaitedDisks> {
+    let groups = map.groups_of(pool).filter(|group| !group.lost);
+    let awaited = groups.map(|group| AwaitedDisks {
+        group: group.id.0,
+        nodes: map.awaited_disks(group).iter().map(|node| node.0).collect(),
+    });
+    let awaited = awaited.filter(|awaited| !awaited.nodes.is_empty());
+    awaited.take(WAITING_MAX).collect()
+}
+
+/// Groups that lie on disks of nodes that are down: the first of them, with the nodes of which one is enough.
+pub(super) fn waits_for_disks(report: &StatusReport, pool: &PoolStatus) -> Option<String> {
+    let first = pool.awaited_disks.first()?;
+    let others = match pool.awaited_disks.len() - 1 {
+        0 => " waits".to_owned(),
+        1 => " and 1 other wait".to_owned(),
+        n => format!(" and {n} others wait"),
+    };
+    let name = |id: &u64| {
+        let node = report.nodes.iter().find(|node| node.id == *id);
+        node.map_or(format!("node {id}"), |node| full_name(&report.nodes, node))
+    };
+    let names: Vec<String> = first.nodes.iter().map(name).collect();
+    let whose = match names.len() {
+        1 => "whose disk has it: start that node",
+        _ => "whose disks have it: start one of them",
+    };
+    Some(format!(
+        "group {} of pool '{}'{others} for {}, {whose}",
+        first.group,
+        pool.name,
+        names.join(" or ")
+    ))
 }
 
 /// For each node the copies (m = 1) that it may be given: of groups that lack one and have none there.

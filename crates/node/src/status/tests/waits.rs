@@ -56,3 +56,32 @@ fn a_bucket_that_waits_behind_a_cut_is_told_so() {
     let says = format!("{says} that its others reach: mend the network, add one");
     assert!(cut.contains(&says), "{cut}");
 }
+
+/// No member of them runs, and none is lost: the nodes that may bring them back are named.
+#[test]
+fn groups_on_disks_of_nodes_that_are_down_wait_for_those() {
+    let mut three = cluster(3, "1+1");
+    let pool = three.map.pools.get_mut(&PoolId(1)).expect("a pool");
+    pool.medium = Medium::Disk;
+    assert!(!three.report().sentence.contains("disk"));
+    three.down(1);
+    three.down(2);
+    let report = three.report();
+    let pool = &report.pools[0];
+    let awaited = pool.awaited_disks.iter().map(|a| (a.group, &a.nodes[..]));
+    let awaited: Vec<_> = awaited.collect();
+    assert_eq!(awaited, [(0, &[1, 2][..]), (3, &[1, 2]), (6, &[1, 2])]);
+    assert_eq!(
+        (pool.lost, pool.unanswered, &pool.medium[..]),
+        (0, 3, "disk")
+    );
+    assert_eq!(report.state, State::Critical);
+    let says = "group 0 of pool 'cache' and 2 others wait for n1 or n2, whose disks have it: start one of them";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    // One of them comes back with an empty disk.
+    let first = three.map.nodes.get_mut(&NodeId(1)).expect("a node");
+    (first.incarnation, first.state) = (Incarnation(9), NodeState::Up);
+    let sentence = three.report().sentence;
+    let says = "wait for n2, whose disk has it: start that node";
+    assert!(sentence.contains(says), "{sentence}");
+}

@@ -1,0 +1,88 @@
+//! Claims: a node that starts names the groups of which its disk has the member, whole.
+//!
+//! A claim is a hint. One that the map has no use for changes nothing; one that it takes makes a member of the last open epoch
+//! a source again, in the node's new life. Only a further epoch lists that life, and before it is listed it serves nothing.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::epochs::sources;
+use super::outcome::{GROUPS_MAX, Refusal, too_many};
+use crate::ids::{DiskId, Epoch, GroupId, MemberId, NodeId};
+use crate::map::{ClusterMap, Group, Medium, Member, Node, whole_buckets};
+use crate::mutant::{Mutant, planted};
+
+/// A starting node's claim to have a group's member on its disk, whole, as of an epoch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Claim {
+    /// The group.
+    pub group: GroupId,
+    /// The epoch to whose cut the member on disk stands.
+    pub epoch: Epoch,
+}
+
+impl Claim {
+    /// Refuses claims that no node makes: more than there may be groups, or two for one group.
+    pub fn check_all(claims: &[Claim]) -> Result<(), Refusal> {
+        if claims.len() > GROUPS_MAX {
+            return Err(too_many("claims of a node", GROUPS_MAX));
+        }
+        let mut seen = BTreeSet::new();
+        match claims.iter().find(|claim| !seen.insert(claim.group)) {
+            Some(Claim { group, .. }) => Err(Refusal::NamedTwice { group: *group }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ClusterMap {
+    /// Retains members of the node's former lives in its present one (rule D-11): those of last open epochs that were complete,
+    /// and whose disk stands at that epoch or behind it. The newest epoch goes on naming the life that it was committed with.
+    pub(super) fn take_claims(&mut self, node: &Node, claims: &[Claim]) {
+        let (node, life) = (node.id, node.incarnation);
+        let revision = self.revision.next();
+        for claim in claims {
+            let Some(group) = self.groups.get_mut(&claim.group) else {
+                continue;
+            };
+            let pool = self.pools.get(&group.pool);
+            let on_disk = pool.is_some_and(|pool| pool.medium == Medium::Disk);
+            let is_older = claim.epoch < group.last_open.epoch;
+            if !on_disk || (is_older && !planted(Mutant::OlderDiskRetained)) {
+                continue;
+            }
+            let is_claimed = |x: &&mut Member| {
+                let same = x.id.place() == (node, DiskId::MEMORY);
+                same && x.complete && x.id.incarnation < life
+            };
+            let mut members = group.last_open.members.iter_mut().flatten();
+            if let Some(x) = members.find(is_claimed) {
+                x.id.incarnation = life;
+                group.revision = revision;
+            }
+        }
+    }
+
+    /// The nodes whose disks may bring back a group on disk of which too few complete members run. None, if nobody is waited for:
+    /// enough members run, or those that may return are too few as well.
+    pub fn awaited_disks(&self, group: &Group) -> Vec<NodeId> {
+        let m = usize::from(group.m);
+        let pool = self.pools.get(&group.pool);
+        let on_disk = pool.is_some_and(|pool| pool.medium == Medium::Disk);
+        let may_return = |x: &Member| self.may_return(x.id);
+        let enough = || whole_buckets(group.m, sources(group), may_return) >= m;
+        if !on_disk || self.complete_sources_up(group) >= m || !enough() {
+            return Vec::new();
+        }
+        let sources = sources(group).iter().flatten();
+        let awaited = sources.filter(|x| x.complete && may_return(x) && !self.runs(x.id));
+        awaited.map(|x| x.id.node).collect()
+    }
+
+    /// True if a member runs, or its node is down in the life that the member is of: only a start tells whether its disk is there.
+    fn may_return(&self, id: MemberId) -> bool {
+        let node = self.nodes.get(&id.node);
+        node.is_some_and(|node| node.incarnation == id.incarnation)
+    }
+}
