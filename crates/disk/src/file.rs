@@ -51,6 +51,30 @@ impl FileDevice {
         Ok(device)
     }
 
+    /// Makes a file of so many bytes, all zero, in the place of one that may be there. It is not durable yet.
+    ///
+    /// # Errors
+    /// No room for it, and nothing is left; those of the disk.
+    pub fn allocate(path: &Path, bytes: u64) -> io::Result<FileDevice> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(path)?;
+        lock(&file, path)?;
+        if let Err(error) = allocate(&file, bytes) {
+            let _ = std::fs::remove_file(path);
+            return Err(error);
+        }
+        Ok(FileDevice { file, bytes })
+    }
+
+    /// Makes all of the file durable, its size included.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn sync_all(&self) -> io::Result<()> {
+        self.file.sync_all()
+    }
+
     /// Opens a file that is there.
     ///
     /// # Errors
@@ -64,14 +88,9 @@ impl FileDevice {
 }
 
 fn fill(path: &Path, bytes: u64, disk: DiskId) -> io::Result<FileDevice> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(true);
-    let file = options.open(path)?;
-    lock(&file, path)?;
-    allocate(&file, bytes)?;
-    let device = FileDevice { file, bytes };
+    let device = FileDevice::allocate(path, bytes)?;
     Journal::create(&device, disk)?;
-    device.file.sync_all()?;
+    device.sync_all()?;
     Ok(device)
 }
 

@@ -16,6 +16,7 @@ use staves_model::{
 use staves_wire::group::{GroupMessage, PageContent, PagePart};
 
 use crate::code::{Recipes, ZERO_PAGE};
+use crate::on_disk::OnDisk;
 use crate::page_requests::{PageRequests, SourceCounts};
 use crate::state::{Ctx, Effects, MemberState};
 use crate::table::{UNWRITTEN, is_zero};
@@ -158,7 +159,8 @@ impl MemberState {
                 stats.ended.get_or_insert(ctx.now);
             }
             let listed = self.view.member(self.slot);
-            if self.open && listed.is_some_and(|x| !x.complete) {
+            let kept = self.disk.as_ref().is_none_or(OnDisk::is_filled);
+            if self.open && kept && listed.is_some_and(|x| !x.complete) {
                 let complete = GroupStep::Complete {
                     group: ctx.group,
                     epoch: self.epoch,

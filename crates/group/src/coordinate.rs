@@ -16,6 +16,7 @@ use crate::requests::RequestTable;
 use crate::state::{Ctx, Effects, stood_still};
 use crate::stream::CUT_MAX;
 use crate::table::{PAGES_MAX, sound_deltas, touched};
+use crate::update::DISK_PATIENCE;
 
 /// A pause doubles so often, at most: to half a second.
 const REPEAT_DOUBLINGS: u32 = 3;
@@ -304,7 +305,10 @@ impl Coordination {
     fn stuck(&self, ctx: &Ctx<'_>) -> Vec<MemberSlot> {
         let waited = ctx.now.since(self.since);
         let mut slots = self.unable.clone();
-        if waited >= ctx.options.stuck_after && !self.all_synced() {
+        // Where members are to sync the cut to their disks, that may take as long as a disk may.
+        let syncs = self.plan.is_some() && ctx.options.is_durable();
+        let patience = ctx.options.stuck_after * if syncs { DISK_PATIENCE } else { 1 };
+        if waited >= patience && !self.all_synced() {
             let late = |slot: &MemberSlot| waited >= ctx.patience(self.group.member(*slot));
             slots.extend(self.missing().into_iter().filter(late));
         }

@@ -7,7 +7,7 @@ use staves_model::{
     mutant::Mutant, mutant::planted,
 };
 use staves_store::{Arena, Budget, Pages};
-use staves_wire::group::{GroupEnvelope, GroupMessage, RequestId, Run, RunKind};
+use staves_wire::group::{GroupEnvelope, GroupMessage, MemberRecord, RequestId, Run, RunKind};
 
 use crate::backfill::BackfillStats;
 use crate::coordinate::Coordination;
@@ -42,6 +42,8 @@ pub enum Event {
         /// Our clock when we asked.
         clock: Time,
     },
+    /// The first so many of the records that this member handed over ([`Effects::records`]) are durable.
+    Synced(u64),
     /// A node that has answered nothing of this one since then, though it was asked.
     Silent {
         /// The node.
@@ -92,6 +94,8 @@ pub struct Member {
     pub(crate) state: Option<MemberState>,
     pub(crate) coordination: Option<Coordination>,
     pub(crate) old: Option<PageTable>,
+    /// Records that were handed over for the disk.
+    pub(crate) records: u64,
     logs: CountedLogs,
 }
 
@@ -130,6 +134,7 @@ impl Member {
             state: None,
             coordination: None,
             old: None,
+            records: 0,
         }
     }
 
@@ -199,6 +204,9 @@ impl Member {
             .as_ref()
             .filter(|s| s.serving())
             .ok_or(AdmitError::NotServing)?;
+        if self.options.is_durable() && !self.options.disk_room.admits() {
+            return Err(AdmitError::Busy);
+        }
         // One delta is always let in, so that a weight above the bound cannot wait for ever.
         let bytes = state.own().log.bytes();
         let node = &self.options.node_logs;
@@ -454,8 +462,10 @@ impl Member {
                 self.heard = self.heard.max(clock);
             }
             Event::Heard { .. } => {}
+            Event::Synced(upto) => self.journal_synced(now, upto, out),
             Event::Silent { node, since } => self.silent(now, node, since),
         }
+        self.hand_over(out);
         self.count_logs();
     }
 
@@ -561,7 +571,10 @@ impl Member {
             self.coordination = None;
         }
         if group.slot_of(self.me).is_none() {
-            self.drop_state(&group);
+            // A life that its node's disk has brought back is listed by the next epoch.
+            if group.last_open.slot_of(self.me).is_none() {
+                self.drop_state(&group, out);
+            }
             return;
         }
         let ctx = ctx!(self, now);
@@ -576,13 +589,17 @@ impl Member {
     }
 
     // Rule 12: state is dropped only on an open map, of an epoch not below its own, that does not list it.
-    fn drop_state(&mut self, group: &Group) {
+    fn drop_state(&mut self, group: &Group, out: &mut Effects) {
         self.excluded_at = self.excluded_at.max(group.epoch);
         let listed_before = self.state.as_ref().is_some_and(|s| s.epoch > group.epoch);
         if listed_before && !planted(Mutant::LateOldMapDrops) {
             return;
         }
         if let Some(state) = self.state.take() {
+            if state.disk.is_some() {
+                self.records += 1;
+                out.records.push((self.id, MemberRecord::Gone));
+            }
             self.old = (state.shape().m == 1).then_some(state.table);
         }
     }

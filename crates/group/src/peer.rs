@@ -28,6 +28,8 @@ pub(crate) struct Peer {
     pub prefix: u64,
     /// It reported to have synced everything up to here.
     pub synced: u64,
+    /// The time at which that last rose, or nothing was owed to it.
+    pub synced_at: Time,
     /// Sent up to here (perhaps lost).
     pub sent: u64,
     /// The stable seq that was last sent.
@@ -68,6 +70,7 @@ impl Peer {
             prefix: cut,
             synced: cut,
             sent: cut,
+            synced_at: now,
             moved_at: now,
             heard_at: now,
             ..Peer::default()

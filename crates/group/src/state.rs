@@ -8,10 +8,12 @@ use staves_model::{
     mutant::Mutant, mutant::planted,
 };
 use staves_store::{Budget, Journal, Pages};
-use staves_wire::group::{Delta, GroupEnvelope, GroupMessage};
+use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, MemberRecord};
 
 use crate::backfill::Backfill;
+use crate::disk_room::DiskRoom;
 use crate::node_logs::NodeLogs;
+use crate::on_disk::OnDisk;
 use crate::peer::Peer;
 use crate::reservation::Reservation;
 use crate::slowness::Slowness;
@@ -72,6 +74,8 @@ pub struct Options {
     pub durability: Durability,
     /// The journal that a member begins with.
     pub journal: Journal,
+    /// The room of the node's journal, where members keep their bytes on a disk.
+    pub disk_room: Arc<DiskRoom>,
 }
 
 impl Default for Options {
@@ -92,7 +96,15 @@ impl Default for Options {
             quiet_after: None,
             durability: Durability::default(),
             journal: Journal::default(),
+            disk_room: Arc::default(),
         }
+    }
+}
+
+impl Options {
+    /// Returns whether members keep their bytes on a disk.
+    pub(crate) fn is_durable(&self) -> bool {
+        matches!(self.journal, Journal::Disk)
     }
 }
 
@@ -113,6 +125,9 @@ pub struct Effects {
     pub sends: Vec<(NodeId, GroupEnvelope)>,
     /// Calls to the directory. They are repeated until the map shows their effect.
     pub directory: Vec<DirectoryCall>,
+    /// Records for the journal of the node's disk, each behind all that its member handed over before. None is lost while the
+    /// process lives. Only members with [`Journal::Disk`] have any.
+    pub records: Vec<(GroupId, MemberRecord)>,
 }
 
 /// Called at a copy or parity bucket for each delta that it applies, in order of seq, before its pages have it.
@@ -128,6 +143,8 @@ pub(crate) struct MemberState {
     pub view: Arc<Group>,
     pub streams: Vec<Stream>,
     pub journal: Journal,
+    /// Its part on the node's disk, if it keeps its bytes there.
+    pub disk: Option<OnDisk>,
     pub table: PageTable,
     /// A data bucket's knowledge of its parity buckets, by member slot.
     pub peers: Vec<Peer>,

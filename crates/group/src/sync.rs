@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use staves_model::{Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted};
 use staves_store::{BUCKET_EXTENTS_MAX, Pages};
-use staves_wire::group::{Delta, GroupMessage, SyncStream};
+use staves_wire::group::{Delta, GroupMessage, MemberRecord, SyncStream};
 
 use crate::backfill::Backfill;
 use crate::code::fits;
 use crate::member::{Event, Member, ctx};
+use crate::on_disk::OnDisk;
 use crate::peer::Peer;
 use crate::requests::RequestTable;
 use crate::reservation::Reservation;
@@ -70,11 +71,11 @@ impl Member {
                 };
                 able = state.bring_to_cut(now, group.clone(), slot, streams, extents, applied);
             } else {
-                able = self.join(now, group.clone(), slot, streams, extents, pages);
+                able = self.join(now, group.clone(), slot, streams, extents, pages, out);
             }
         }
-        if able && !self.is_synced_to_cut() {
-            return; // the coordinator asks again, and by then the sync may have ended
+        if able && !self.is_synced_to_cut(coordinator) {
+            return; // it is told once the sync has ended, and asks again
         }
         let ctx = ctx!(self, now);
         let message = GroupMessage::Synced { slot, able };
@@ -83,16 +84,23 @@ impl Member {
     }
 
     // What leads to the cut is on stable storage here (rule 10): before, this member confirms nothing.
-    fn is_synced_to_cut(&mut self) -> bool {
+    fn is_synced_to_cut(&mut self, coordinator: MemberId) -> bool {
         let Some(state) = &mut self.state else {
             return false;
         };
         state.sync_all();
+        if let Some(disk) = state.disk.as_mut()
+            && !disk.has_synced(state.installed)
+        {
+            disk.owed_synced = Some(coordinator);
+            return false;
+        }
         let shape = state.shape();
         let kept = (0..).zip(&state.streams).filter(|(s, _)| shape.carries(*s));
         kept.into_iter().all(|(_, s)| s.synced >= s.prefix) || planted(Mutant::ConfirmedUnsynced)
     }
 
+    #[allow(clippy::too_many_arguments)]
     // A joiner: no state counts, the cut is its base (rule 10). What it held before may save bytes only.
     fn join(
         &mut self,
@@ -102,6 +110,7 @@ impl Member {
         streams: Vec<SyncStream>,
         reserve_extents: u32,
         pages: u32,
+        out: &mut Effects,
     ) -> bool {
         let shape = Shape {
             m: usize::from(group.m),
@@ -112,6 +121,10 @@ impl Member {
             // The life before may be what is in the way.
             self.old = None;
             if self.state.as_ref().is_none_or(|s| s.epoch <= group.epoch) {
+                if self.is_durable() {
+                    self.records += 1;
+                    out.records.push((self.id, MemberRecord::Gone));
+                }
                 self.state = None;
             }
             if !fresh.reserve(reserve_extents) {
@@ -127,7 +140,12 @@ impl Member {
             planted(Mutant::ReturningTrustsPrefix) && s.streams[0].prefix >= streams[0].cut
         });
         let old = old.map(|s| s.table).or_else(|| self.old.take());
-        let (table, old) = match old {
+        let cuts = streams
+            .iter()
+            .map(|s| s.cut)
+            .collect::<Vec<_>>()
+            .into_iter();
+        let (mut table, old) = match old {
             Some(old) if trusted => (old, None),
             old if group.fresh || planted(Mutant::ServeBeforeCatchUp) => {
                 drop(old);
@@ -147,12 +165,19 @@ impl Member {
                 Stream::at_cut(s.cut, requests)
             })
             .collect();
+        if self.options.is_durable() {
+            table.note_changes();
+        }
         self.state = Some(MemberState {
             slot,
             epoch: group.epoch,
             installed: group.epoch,
             open: false,
             streams,
+            disk: self.options.is_durable().then(|| {
+                let cuts = cuts.collect();
+                OnDisk::joined(group.epoch, group.fresh, cuts)
+            }),
             journal: self.options.journal.clone(),
             table,
             peers: vec![Peer::at_cut(cut, now); group.members.len()],
@@ -211,6 +236,9 @@ impl MemberState {
         self.peers = vec![Peer::at_cut(cut, now); self.view.members.len()];
         self.backfill.clear();
         self.installed = self.epoch;
+        if let Some(disk) = &mut self.disk {
+            disk.at_cut();
+        }
         true
     }
 
@@ -230,7 +258,9 @@ impl MemberState {
     fn has_log_room_for(&self, streams: &[SyncStream], log_bytes_max: usize) -> bool {
         streams.iter().zip(&self.streams).all(|(sync, s)| {
             let brought: usize = sync.deltas.iter().map(Delta::weight).sum();
-            sync.deltas.len() <= 1 || s.log.bytes() + brought <= SYNC_LOGS * log_bytes_max
+            // What a disk has brought back is here already.
+            let held = self.disk.as_ref().map_or(s.log.bytes(), |_| 0);
+            sync.deltas.len() <= 1 || held + brought <= SYNC_LOGS * log_bytes_max
         })
     }
 
@@ -241,6 +271,9 @@ impl MemberState {
         if !planted(Mutant::KeepBeyondCut) {
             s.drop_beyond(sync.cut);
             self.journal.drop_beyond(stream, sync.cut);
+            if let Some(disk) = &mut self.disk {
+                disk.drop_beyond(stream, sync.cut);
+            }
         }
         for delta in &sync.deltas {
             s.receive(delta.clone(), usize::MAX);
@@ -277,6 +310,7 @@ impl MemberState {
             for peer in &mut self.peers {
                 peer.heard_at = ctx.now;
                 peer.moved_at = ctx.now;
+                peer.synced_at = ctx.now;
             }
             self.raise_stable(ctx);
             self.tick_data(ctx, out);

@@ -12,6 +12,7 @@ use staves_wire::group::{Delta, Run, RunKind};
 
 use crate::code;
 use crate::merge::{self, Arithmetic, Merge};
+use crate::page_set::PageSet;
 use crate::stream::SEQ_MAX;
 
 /// A page on its way in: rebuilt, and waiting until the streams have come as far as it has.
@@ -39,6 +40,8 @@ pub struct PageTable {
     merge: Merge,
     arithmetic: Arithmetic,
     rebuilt: BTreeMap<u32, Rebuilt>,
+    /// Pages that changed, where somebody asks for them.
+    changed: Option<PageSet>,
 }
 
 /// Most pages that wait for the streams at a time; others are asked for again.
@@ -63,6 +66,36 @@ impl PageTable {
             merge: Merge::default(),
             arithmetic: Arithmetic::default(),
             rebuilt: BTreeMap::new(),
+            changed: None,
+        }
+    }
+
+    /// From now on it takes note of the pages that change.
+    pub(crate) fn note_changes(&mut self) {
+        self.changed.get_or_insert_default();
+    }
+
+    /// The pages that changed since they were last taken.
+    pub(crate) fn changed(&self) -> Option<&PageSet> {
+        self.changed.as_ref()
+    }
+
+    pub(crate) fn take_changed(&mut self) -> PageSet {
+        self.changed
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn mark_changed(&mut self, pages: PageSet) {
+        if let Some(changed) = &mut self.changed {
+            changed.add(pages);
+        }
+    }
+
+    fn change(&mut self, page: u32) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(page);
         }
     }
 
@@ -128,7 +161,8 @@ impl PageTable {
         None
     }
 
-    fn set_absent(&mut self, page: u32) {
+    pub(crate) fn set_absent(&mut self, page: u32) {
+        self.change(page);
         let word = page as usize / 64;
         if self.absent.len() <= word {
             self.absent.resize(word + 1, 0);
@@ -169,6 +203,7 @@ impl PageTable {
             self.labels.resize(end, UNWRITTEN);
         }
         self.labels[at] = label;
+        self.change(page);
     }
 
     /// Returns whether a delta that came from elsewhere stays within what is reserved here. A data bucket asks
@@ -505,8 +540,14 @@ impl PageTable {
         }
     }
 
-    fn install(&mut self, page: u32, labels: &[Label], bytes: Option<&[u8]>) -> Result<(), Full> {
+    pub(crate) fn install(
+        &mut self,
+        page: u32,
+        labels: &[Label],
+        bytes: Option<&[u8]>,
+    ) -> Result<(), Full> {
         self.pages.set_page(page, bytes)?;
+        self.change(page);
         for (column, label) in labels.iter().enumerate() {
             if *label != UNWRITTEN || self.label(page, column) != UNWRITTEN {
                 self.set_label(page, column, *label);

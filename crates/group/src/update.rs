@@ -8,6 +8,7 @@ use staves_model::{
 use staves_wire::group::{Delta, GroupMessage, RequestId, Run};
 
 use crate::member::{Member, ctx};
+use crate::on_disk::OwedAck;
 use crate::state::{Applied, Ctx, Durability, Effects, MemberState, stood_still};
 use crate::table::well_formed;
 
@@ -16,6 +17,9 @@ use crate::table::well_formed;
 const REPEAT_BYTES_MAX: usize = 64 << 10;
 /// The most times that a message is sent: two more after each silence, one less after each report.
 const REPEATS_MAX: u32 = 6;
+
+/// So many times as long as a member may be silent, its disk may take for a sync: then it is stuck, too.
+pub(crate) const DISK_PATIENCE: u32 = 10;
 
 /// A parity bucket's log below this is applied with the next tick, above it at once; and at once, too, above an
 /// eighth of what the log may hold.
@@ -58,7 +62,7 @@ impl Member {
         bytes: &mut Vec<u8>,
     ) -> u64 {
         let (durability, state) = self.updating();
-        if state.shape().m == 1 && !state.is_protected() {
+        if state.shape().m == 1 && !state.keeps_log() {
             return state.make_alone(durability, request, &answer, runs, bytes);
         }
         let (runs, bytes) = (std::mem::take(runs), Bytes::from(std::mem::take(bytes)));
@@ -79,6 +83,7 @@ impl Member {
         if let Some(state) = &mut self.state {
             state.send_new(&ctx, out);
         }
+        self.hand_over(out);
     }
 }
 
@@ -110,7 +115,7 @@ impl MemberState {
             "runs and bytes of an update must agree"
         );
         self.apply_own(label, &delta.runs, &delta.bytes);
-        if self.is_protected() {
+        if self.keeps_log() {
             self.streams[own].append(delta);
             self.sync(own);
         } else {
@@ -145,8 +150,9 @@ impl MemberState {
         }
     }
 
-    fn is_protected(&self) -> bool {
-        self.view.protectors(self.slot.index()).next().is_some()
+    // Somebody will ask for what it makes: parity, or the disk.
+    fn keeps_log(&self) -> bool {
+        self.disk.is_some() || self.view.protectors(self.slot.index()).next().is_some()
     }
 
     fn apply_own(&mut self, label: Label, runs: &[Run], bytes: &[u8]) {
@@ -287,6 +293,7 @@ impl MemberState {
         let still = stood_still(&mut self.ticked_at, ctx.now, ctx.options);
         for peer in self.peers.iter_mut().filter(|_| !still.is_zero()) {
             peer.heard_at = (peer.heard_at + still).min(ctx.now);
+            peer.synced_at = (peer.synced_at + still).min(ctx.now);
             peer.moved_at = (peer.moved_at + still).min(ctx.now);
         }
     }
@@ -312,9 +319,18 @@ impl MemberState {
                 peer.send_again(ctx.now);
                 peer.repeats = (peer.repeats + 2).min(REPEATS_MAX);
             }
+            if peer.synced >= last {
+                peer.synced_at = ctx.now;
+            }
+            let disk_stalls = ctx.now.since(peer.synced_at) >= stuck_after * DISK_PATIENCE;
             let silent = if peer.rests { ctx.now } else { peer.heard_at };
-            let late = ctx.now.since(silent.min(peer.moved_at));
-            if late >= stuck_after && late >= ctx.patience(view.member(slot)) {
+            // A copy whose journal is full takes nothing in until it has made room.
+            let moved = match self.disk {
+                Some(_) => peer.moved_at + stuck_after * (DISK_PATIENCE - 1),
+                None => peer.moved_at,
+            };
+            let late = ctx.now.since(silent.min(moved));
+            if disk_stalls || late >= stuck_after && late >= ctx.patience(view.member(slot)) {
                 stuck.push(slot);
             }
             let late = ctx.now.since(peer.sent_at) >= ctx.options.heartbeat_every;
@@ -366,7 +382,9 @@ impl MemberState {
                     self.receive(ctx, epoch, stream, deltas, (stable, purgeable), applied);
                     self.take_reservation(stream, last, clock, want_extents);
                     let said = (carried, last, want_extents);
-                    self.acknowledge(ctx, from, epoch, stream, said, clock, out);
+                    if !(carried && self.owes_ack(stream, from, said, clock)) {
+                        self.acknowledge(ctx, from, epoch, stream, said, clock, out);
+                    }
                 }
             }
             GroupMessage::Ack {
@@ -469,7 +487,8 @@ impl MemberState {
             // First what is stable now: the data bucket has let go of it, and these deltas came in its place.
             self.advance(applied);
         }
-        for delta in deltas {
+        let takes_in = self.disk.is_none() || ctx.options.disk_room.takes_in();
+        for delta in deltas.into_iter().filter(|_| takes_in) {
             if !well_formed(&delta, self.streams.len(), epoch) {
                 return;
             }
@@ -486,8 +505,31 @@ impl MemberState {
         self.shape().m == 1 || self.streams[stream].log.bytes() > most
     }
 
+    // What came is not durable yet: it is acknowledged when it is, with all that comes until then. A gap is told at once.
+    fn owes_ack(
+        &mut self,
+        stream: usize,
+        to: MemberId,
+        (_, last, asked): (bool, u64, u32),
+        clock: Time,
+    ) -> bool {
+        let s = &self.streams[stream];
+        let waits = s.synced < s.prefix && !s.log.has_gap();
+        let owed = OwedAck {
+            to,
+            last,
+            asked,
+            clock,
+        };
+        match &mut self.disk {
+            Some(disk) if waits => disk.owe_ack(stream, owed),
+            _ => return false,
+        }
+        true
+    }
+
     #[allow(clippy::too_many_arguments)]
-    fn acknowledge(
+    pub(crate) fn acknowledge(
         &mut self,
         ctx: &Ctx<'_>,
         to: MemberId,
@@ -552,7 +594,10 @@ impl MemberState {
         let prefix = prefix.min(last);
         let peer = &mut self.peers[slot.index()];
         // A member has synced only what it has received.
-        peer.synced = peer.synced.max(synced.min(prefix));
+        let synced = synced.min(prefix);
+        if synced > peer.synced {
+            (peer.synced, peer.synced_at) = (synced, ctx.now);
+        }
         if peer.reported(ctx.now, prefix, gap, clock.min(ctx.now)) {
             peer.send_again(ctx.now);
             self.send_to(ctx, slot, out);
@@ -607,7 +652,9 @@ impl MemberState {
             self.stalled |= !self.apply_upto(stream, upto, applied);
             if self.open || planted(Mutant::PurgeWhileNotOpen) {
                 let s = &mut self.streams[stream];
-                s.purge(s.applied.min(s.purgeable));
+                // On a disk nothing is purged before it was handed over, whatever a peer says.
+                let synced = self.disk.as_ref().map_or(u64::MAX, |_| s.synced);
+                s.purge(s.applied.min(s.purgeable).min(synced));
             }
         }
         let at = self.applied();

@@ -10,6 +10,8 @@ pub enum Journal {
     /// Memory: what is received counts as synced at once.
     #[default]
     Memory,
+    /// A disk: whoever drives the member says what is synced.
+    Disk,
     /// A stand-in for a disk, for tests: each sync ends some calls after it began.
     Late(LateSyncs),
 }
@@ -35,6 +37,7 @@ impl Journal {
     pub fn sync(&mut self, stream: usize, held: u64) -> u64 {
         match self {
             Journal::Memory => held,
+            Journal::Disk => 0,
             Journal::Late(late) => {
                 let begun = late.begun.entry(stream).or_default();
                 begun.push_back(held);

@@ -1,10 +1,13 @@
 //! Messages of the group protocol (docs/reference/group-protocol.md): the structs that `staves-group` steps on.
 
 mod codec;
+mod record;
 
 use bytes::Bytes;
 use staves_model::{ClientId, DiskId, Epoch, Group, GroupId, Label, MemberId, MemberSlot, Time};
 use std::sync::Arc;
+
+pub use record::{JournalRecord, MemberRecord, MemberSnapshot, SnapshotStream};
 
 /// A client's name for one of its requests. A retry carries the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -9,7 +9,7 @@ use super::checkpoint::{
     Checkpoint, PageBytes, PageFileError, PageImage, PageVersion, PlacedPages, change_bytes,
     changes_of,
 };
-use super::format::{TableChange, TableRecord};
+use super::format::{CHANGE_HEAD, TableChange, TableRecord, row_bytes};
 use super::limits::{CHANGE_BYTES_MIN, ROOM_PART, SPARE_MIN, SPARE_PART, SWEPT_PER_CHANGED};
 use super::located::Located;
 use super::mark::Sweep;
@@ -55,6 +55,11 @@ impl PageFile {
     /// Pages that have a place, and places that are free.
     pub fn places(&self) -> (u32, u32) {
         (self.places.count(), self.places.free())
+    }
+
+    /// The most pages that one checkpoint takes, beside a small header, of a member whose pages have so many labels.
+    pub fn pages_at_once(&self, columns: usize) -> usize {
+        (self.change_bytes_max / (row_bytes(columns) + CHANGE_HEAD + 4)).saturating_sub(2)
     }
 
     /// The reason why it takes nothing more, if it has failed.

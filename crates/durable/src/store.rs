@@ -1,0 +1,279 @@
+//! The records of all members on their way to the journal, and the pages that are kept of them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use bytes::BytesMut;
+use staves_disk::{JournalError, PageFile};
+use staves_model::GroupId;
+use staves_wire::group::{JournalRecord, MemberRecord};
+
+/// So many groups may have records that find no room before those of further ones are not tried.
+const BLOCKED_MAX: usize = 64;
+
+/// Appends a record to the journal, perhaps into its reserved room; its number.
+pub type AppendRecord<'a> = dyn FnMut(&[u8], bool) -> Result<u64, JournalError> + 'a;
+
+/// The state of a disk, beside its journal and its devices.
+#[derive(Debug)]
+pub struct DiskStore {
+    pub(crate) pages: PageFile,
+    members: BTreeMap<GroupId, MemberRecords>,
+    /// Records that were appended and are not durable yet.
+    under_way: VecDeque<AppendedRecord>,
+    /// Records for which the journal had no room.
+    waiting: VecDeque<(GroupId, u64, MemberRecord)>,
+    lives: u64,
+    /// Groups whose member is gone, and the record that says so.
+    gone: BTreeMap<GroupId, u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct AppendedRecord {
+    number: u64,
+    group: GroupId,
+    life: u64,
+    /// Of the member's records.
+    count: u64,
+}
+
+/// A member of this process, and its records.
+#[derive(Clone, Debug, Default)]
+struct MemberRecords {
+    /// A member that is made anew begins to count its records anew.
+    life: u64,
+    appended: u64,
+    synced: u64,
+    /// The first record of the journal that a start needs.
+    needed_from: Option<u64>,
+    /// Snapshots that a start may come to begin with: which of the member's records each is, and its number in the journal.
+    snapshots: VecDeque<(u64, u64)>,
+    /// The process has no such member any more.
+    ended: bool,
+    /// A round of saving is under way.
+    is_saved: bool,
+}
+
+impl DiskStore {
+    pub(crate) fn new(pages: PageFile) -> DiskStore {
+        DiskStore {
+            pages,
+            members: BTreeMap::new(),
+            under_way: VecDeque::new(),
+            waiting: VecDeque::new(),
+            lives: 0,
+            gone: BTreeMap::new(),
+        }
+    }
+
+    /// The page file.
+    pub fn page_file(&self) -> &PageFile {
+        &self.pages
+    }
+
+    pub(crate) fn page_file_mut(&mut self) -> &mut PageFile {
+        &mut self.pages
+    }
+
+    /// The header of a member in the page file.
+    /// A member of a group is made: it begins to count its records. `needed_from`: the first record of the journal that has something of it.
+    pub fn begin(&mut self, group: GroupId, needed_from: Option<u64>) {
+        self.lives += 1;
+        let former = self.members.get(&group);
+        // Until it is durable that the former one is gone, a start may find it, and needs all of it.
+        let needed_from = needed_from.or_else(|| former.and_then(|member| member.needed_from));
+        let member = MemberRecords {
+            life: self.lives,
+            needed_from,
+            ..MemberRecords::default()
+        };
+        self.members.insert(group, member);
+    }
+
+    /// A member that was begun is given up, with all that is kept of it.
+    ///
+    /// # Errors
+    /// As [`hand_over`](Self::hand_over).
+    pub fn end(
+        &mut self,
+        group: GroupId,
+        append: &mut AppendRecord<'_>,
+    ) -> Result<(), JournalError> {
+        match self.members.get_mut(&group) {
+            Some(member) if !member.ended => member.ended = true,
+            _ => return Ok(()),
+        }
+        self.hand_over([(group, MemberRecord::Gone)], append)
+    }
+
+    /// Takes records of members that were begun, and appends what the journal has room for.
+    ///
+    /// # Errors
+    /// The journal has failed, or a record is larger than it takes: nothing more becomes durable.
+    pub fn hand_over(
+        &mut self,
+        records: impl IntoIterator<Item = (GroupId, MemberRecord)>,
+        append: &mut AppendRecord<'_>,
+    ) -> Result<(), JournalError> {
+        for (group, record) in records {
+            let life = self.members.get(&group).map(|member| member.life);
+            debug_assert!(life.is_some(), "a record of {group}, which was not begun");
+            self.waiting
+                .push_back((group, life.unwrap_or_default(), record));
+        }
+        self.append_waiting(append)
+    }
+
+    /// Appends what waited, as far as the journal has room now.
+    ///
+    /// # Errors
+    /// As [`hand_over`](Self::hand_over).
+    pub fn append_waiting(&mut self, append: &mut AppendRecord<'_>) -> Result<(), JournalError> {
+        let mut bytes = BytesMut::new();
+        let mut left = VecDeque::new();
+        let mut blocked = BTreeSet::new();
+        let mut failed = None;
+        while let Some((group, life, record)) = self.waiting.pop_front() {
+            let passed = blocked.len() > BLOCKED_MAX && !self.frees(group, &record);
+            if passed || failed.is_some() || blocked.contains(&group) {
+                blocked.insert(group);
+                left.push_back((group, life, record));
+                continue;
+            }
+            let record = JournalRecord { group, record };
+            bytes.clear();
+            record.encode(&mut bytes);
+            // A record that is to be let go has others before it, which are needed until it is there.
+            let frees = self.frees(group, &record.record);
+            match append(&bytes, frees) {
+                Ok(number) => self.appended(number, group, life, &record.record),
+                Err(error) => {
+                    // Those of other groups may be let in.
+                    blocked.insert(group);
+                    left.push_back((group, life, record.record));
+                    let waits = matches!(error, JournalError::Full { .. } | JournalError::Busy);
+                    failed = Some(error).filter(|_| !waits);
+                }
+            }
+        }
+        left.append(&mut self.waiting);
+        self.waiting = left;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// A record with which, or behind which, others can be let go: the reserved room of the journal is for those.
+    fn frees(&self, group: GroupId, record: &MemberRecord) -> bool {
+        let member = self.members.get(&group);
+        let frees = |member: &MemberRecords| member.is_saved || member.ended;
+        matches!(record, MemberRecord::Gone) || member.is_some_and(frees)
+    }
+
+    /// A round of saving of a member begins: its records may fill the room that is reserved, until it is over.
+    pub(crate) fn set_saved(&mut self, group: GroupId, is_saved: bool) {
+        if let Some(member) = self.members.get_mut(&group) {
+            member.is_saved = is_saved;
+        }
+    }
+
+    fn appended(&mut self, number: u64, group: GroupId, life: u64, record: &MemberRecord) {
+        let member = self.members.get_mut(&group);
+        let Some(member) = member.filter(|member| member.life == life) else {
+            return; // of one that was made anew since, or is gone
+        };
+        member.appended += 1;
+        let count = member.appended;
+        self.under_way.push_back(AppendedRecord {
+            number,
+            group,
+            life,
+            count,
+        });
+        match record {
+            MemberRecord::Snapshot(_) => {
+                member.snapshots.push_back((count, number));
+                member.needed_from.get_or_insert(number);
+                self.gone.remove(&group);
+            }
+            MemberRecord::Gone => {
+                self.gone.insert(group, number);
+                member.snapshots.clear();
+            }
+            MemberRecord::Delta { .. } => {}
+        }
+    }
+
+    /// Records wait for room.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// All records of the journal up to this one are durable: the members that are to be told, and how many of their records are.
+    pub fn synced(&mut self, number: u64) -> Vec<(GroupId, u64)> {
+        let mut told: BTreeMap<GroupId, u64> = BTreeMap::new();
+        while let Some(first) = self.under_way.front().copied()
+            && first.number <= number
+        {
+            self.under_way.pop_front();
+            if let Some(member) = self.members.get_mut(&first.group)
+                && member.life == first.life
+            {
+                member.synced = first.count;
+                told.insert(first.group, first.count);
+            }
+        }
+        told.into_iter().collect()
+    }
+
+    /// The number of a member's records that are durable.
+    pub fn synced_of(&self, group: GroupId) -> u64 {
+        self.members.get(&group).map_or(0, |member| member.synced)
+    }
+
+    /// Groups that have a member here.
+    pub fn groups(&self) -> impl Iterator<Item = GroupId> + '_ {
+        self.members.keys().copied()
+    }
+
+    /// The first record of a member that a start needs; `None` if there is none.
+    pub fn needed_from_of(&self, group: GroupId) -> Option<u64> {
+        self.members.get(&group)?.needed_from
+    }
+
+    /// Nothing of a member before this one of its records, a snapshot, is needed any more ([`staves_group::Member::needed_from`]).
+    pub fn release(&mut self, group: GroupId, before: u64) {
+        let Some(member) = self.members.get_mut(&group) else {
+            return;
+        };
+        while let Some((count, number)) = member.snapshots.front().copied()
+            && count <= before
+        {
+            member.snapshots.pop_front();
+            if count == before {
+                member.needed_from = Some(number);
+            }
+        }
+    }
+
+    /// The first record of the journal that a start needs, if any member is here; a record of a member that waits is later than all.
+    pub fn needed_from(&self) -> Option<u64> {
+        let members = self.members.values();
+        members.filter_map(|member| member.needed_from).min()
+    }
+
+    /// Groups whose member is gone, as is durable: what is kept of their pages may go.
+    pub(crate) fn take_gone(&mut self, synced: u64) -> Vec<GroupId> {
+        let is_durable = |(_, number): &(&GroupId, &u64)| **number <= synced;
+        let gone = self.gone.iter().filter(is_durable);
+        let gone: Vec<GroupId> = gone.map(|(group, _)| *group).collect();
+        for group in &gone {
+            let number = self.gone.remove(group);
+            let of = self.members.get_mut(group);
+            if let Some(member) = of.filter(|member| member.needed_from < number) {
+                member.needed_from = None;
+            }
+            if self.members.get(group).is_some_and(|member| member.ended) {
+                self.members.remove(group);
+            }
+        }
+        gone
+    }
+}

@@ -1,0 +1,23 @@
+//! Planted bugs of members on a disk: the storms see each.
+
+use staves_hunts::{Hunt, hunt};
+use staves_model::mutant::Mutant;
+
+#[test]
+fn planted_bugs_are_found() {
+    use Mutant::*;
+    let row = |mutant, test, shows| Hunt {
+        mutant,
+        test,
+        shows,
+    };
+    let pair = "storms::nothing_acknowledged_is_lost_by_a_pair";
+    let three = "storms::nothing_acknowledged_is_lost_by_two_copies_of_three_nodes";
+    hunt(&[
+        row(AnsweredAtHeld, pair, "LOST"),
+        row(ConfirmedUnsynced, pair, "NOT HEALED"),
+        row(DoneUnsynced, three, "NOT HEALED"),
+        row(TruncatedUnapplied, pair, "UNEQUAL"),
+        row(PageBeforeJournal, pair, "NOT HEALED"),
+    ]);
+}

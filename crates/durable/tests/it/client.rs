@@ -1,0 +1,213 @@
+//! The client: it writes registers, remembers which writes were acknowledged, and looks whether they are there.
+
+use bytes::Bytes;
+use rand::Rng;
+use staves_group::{Effects, Recall};
+use staves_model::{ClientId, Epoch, GroupId, MemberId, PAGE_BYTES};
+use staves_wire::group::{RequestId, Run, RunKind};
+
+use crate::cluster::{Cluster, note};
+
+/// Registers of a group, each on a page of its own.
+pub const REGISTERS: u64 = 12;
+
+/// A register as the client knows it.
+#[derive(Clone, Debug, Default)]
+pub struct Register {
+    /// The highest version that was acknowledged, and its request.
+    pub acked: u64,
+    pub request: u64,
+    /// The highest that was tried.
+    pub tried: u64,
+}
+
+/// A write that has no answer yet.
+pub struct Pending {
+    pub group: GroupId,
+    pub register: u64,
+    pub version: u64,
+    pub request: u64,
+    pub seq: u64,
+    pub at: MemberId,
+    pub epoch: Epoch,
+}
+
+impl Cluster {
+    /// The node and the member that answer for a group now, if any do.
+    pub fn server(&self, group: GroupId) -> Option<usize> {
+        let entry = &self.directory.groups[&group];
+        let id = entry
+            .member(staves_model::MemberSlot(0))
+            .filter(|_| entry.open)?
+            .id;
+        let at = id.node.0 as usize - 1;
+        let process = self.nodes[at].process.as_ref()?;
+        let member = &process.members[&group];
+        (process.life == id.incarnation && member.serving() && member.epoch() == entry.epoch)
+            .then_some(at)
+    }
+
+    /// The client writes a register of a group.
+    pub fn write(&mut self, group: GroupId) {
+        let Some(at) = self.server(group) else {
+            return;
+        };
+        let register = self.rng.random_range(0..REGISTERS);
+        let process = self.nodes[at].process.as_mut().expect("it serves");
+        let member = process.members.get_mut(&group).expect("it serves");
+        if member.usable_extents() == 0 {
+            member.want_extents(1);
+        }
+        let room = member.usable_extents() > 0 && member.admit(600).is_ok();
+        let mut out = Effects::default();
+        let (offset, bytes) = self.value(register);
+        let run = Run {
+            offset,
+            len: bytes.len() as u32,
+            kind: RunKind::Bytes,
+        };
+        let process = self.nodes[at].process.as_mut().expect("it serves");
+        let member = process.members.get_mut(&group).expect("it serves");
+        if room && member.absent_in(&[run]).is_none() {
+            let version = self.next_version;
+            let request = version;
+            let id = RequestId {
+                client: ClientId(9),
+                number: request,
+                floor: request.saturating_sub(8),
+            };
+            let seq = member.update(Some(id), Bytes::new(), vec![run], bytes.into());
+            let entry = self
+                .registers
+                .get_mut(&(group, register))
+                .expect("a register");
+            entry.tried = version;
+            self.pending.push(Pending {
+                group,
+                register,
+                version,
+                request,
+                seq,
+                at: member.me(),
+                epoch: member.epoch(),
+            });
+        }
+        member.flush(self.now, &mut out);
+        self.carry(at, out);
+        self.answers();
+    }
+
+    fn value(&mut self, register: u64) -> (u64, Vec<u8>) {
+        self.next_version += 1;
+        let mut bytes = self.next_version.to_le_bytes().to_vec();
+        let long = self.rng.random_range(0..20);
+        bytes.resize(if long == 0 { 500 } else { 8 }, 0);
+        (register * PAGE_BYTES as u64, bytes)
+    }
+
+    /// Writes that are answered now.
+    pub fn answers(&mut self) {
+        let mut pending = std::mem::take(&mut self.pending);
+        pending.retain(|p| {
+            let node = &self.nodes[p.at.node.0 as usize - 1];
+            let Some(process) = &node.process else {
+                return false;
+            };
+            let member = &process.members[&p.group];
+            // A member that goes on through an epoch has all up to the cut.
+            let same = process.life == p.at.incarnation && member.epoch() >= p.epoch;
+            if !same || !member.serving() {
+                return same;
+            }
+            if member.last() < p.seq {
+                return false;
+            }
+            if member.stable() < p.seq {
+                return true;
+            }
+            let register = self.registers.get_mut(&(p.group, p.register));
+            let register = register.expect("a register");
+            if p.version > register.acked {
+                (register.acked, register.request) = (p.version, p.request);
+            }
+            self.acked += 1;
+            note(|| {
+                format!(
+                    "{} register {}: version {} at seq {} acknowledged",
+                    p.group, p.register, p.version, p.seq
+                )
+            });
+            false
+        });
+        self.pending = pending;
+    }
+
+    /// All that was acknowledged is there, at whoever serves.
+    pub fn check(&self) {
+        for group in self.directory.groups.keys() {
+            if let Some(at) = self.server(*group) {
+                self.check_at(at, *group);
+            }
+        }
+    }
+
+    fn check_at(&self, at: usize, group: GroupId) {
+        let process = self.nodes[at].process.as_ref().expect("it runs");
+        let member = &process.members[&group];
+        let pages = member.pages().expect("it is a member");
+        for ((_, register), known) in self.registers.iter().filter(|((g, _), _)| *g == group) {
+            let offset = register * PAGE_BYTES as u64;
+            let run = Run {
+                offset,
+                len: 8,
+                kind: RunKind::Bytes,
+            };
+            if member.absent_in(&[run]).is_some() {
+                continue; // not shown before it is here
+            }
+            let bytes = pages.slice(offset, 8).try_into().expect("8 bytes");
+            let found = u64::from_le_bytes(bytes);
+            assert!(
+                found >= known.acked && found <= known.tried,
+                "LOST: group {group} register {register} at node {} in epoch {:?} is {found}, and {} was acknowledged ({} tried)",
+                at + 1,
+                member.epoch(),
+                known.acked,
+                known.tried
+            );
+            if known.acked > 0 && known.request + 8 > self.next_version {
+                let id = RequestId {
+                    client: ClientId(9),
+                    number: known.request,
+                    floor: 0,
+                };
+                let recalled = member.recall(&id);
+                assert!(
+                    recalled != Recall::New,
+                    "FORGOTTEN: request {} of group {group}",
+                    known.request
+                );
+            }
+        }
+    }
+
+    /// Copies that are complete have the same bytes, once all is quiet.
+    pub fn check_copies(&self) {
+        for (group, entry) in &self.directory.groups {
+            let member = |slot: usize| {
+                let id = entry.members[slot]?.id;
+                let process = self.nodes[id.node.0 as usize - 1].process.as_ref()?;
+                process.members.get(group)?.pages()
+            };
+            let first = member(0).expect("it serves");
+            for slot in 1..entry.members.len() {
+                let Some(other) = member(slot) else { continue };
+                for register in 0..REGISTERS {
+                    let at = register * PAGE_BYTES as u64;
+                    let same = first.slice(at, PAGE_BYTES) == other.slice(at, PAGE_BYTES);
+                    assert!(same, "UNEQUAL: group {group}, slot {slot}, page {register}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,376 @@
+//! Nodes with faulty disks, the messages between them, and one client that remembers what it was told.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use staves_disk::DiskId;
+use staves_disk::faulty::FaultyDevice;
+use staves_durable::{DiskFiles, create, open, save, strike};
+use staves_group::{DiskRoom, Effects, Event, Member};
+use staves_model::{Epoch, GroupId, MemberId, NodeId, PAGE_BYTES, Time};
+use staves_store::{Arena, Budget, EXTENT_BYTES};
+use staves_wire::group::GroupEnvelope;
+
+use crate::client::{Pending, REGISTERS, Register};
+use crate::directory::Directory;
+use crate::process::{Process, Saver, options};
+
+const JOURNAL_BYTES: usize = 136 << 10;
+const TABLE_BYTES: usize = 1 << 20;
+const PAGES: usize = 96;
+const EXTENTS: u32 = 24;
+
+/// A node: its disk stays, the rest goes with its process.
+pub struct Node {
+    pub id: u64,
+    pub files: DiskFiles<FaultyDevice>,
+    pub process: Option<Process>,
+    disks: u64,
+}
+
+pub struct Cluster {
+    pub rng: SmallRng,
+    pub now: Time,
+    pub nodes: Vec<Node>,
+    pub directory: Directory,
+    pub registers: BTreeMap<(GroupId, u64), Register>,
+    pub acked: u64,
+    messages: Vec<(u64, GroupEnvelope)>,
+    pub pending: Vec<Pending>,
+    pub next_version: u64,
+    /// Messages are lost and doubled.
+    pub rough: bool,
+    /// A member that was asked for and never ended: (group, slot, epoch).
+    pub stuck: BTreeSet<(GroupId, u8)>,
+    seed: u64,
+    /// Starts that failed.
+    pub open_errors: Vec<String>,
+}
+
+/// Prints what happens, if the environment asks for it.
+pub fn note(what: impl FnOnce() -> String) {
+    if std::env::var_os("STAVES_TRACE").is_some() {
+        eprintln!("{}", what());
+    }
+}
+
+fn disk_id(node: u64, disks: u64) -> DiskId {
+    let mut id = [7; 16];
+    (id[0], id[1]) = (node as u8, disks as u8);
+    DiskId(id)
+}
+
+/// The faults of a disk are over, and what was not synced may be gone.
+fn mend(files: &DiskFiles<FaultyDevice>) {
+    for device in [&files.journal, &files.pages, &files.table] {
+        device.fail_syncs(false);
+        device.lose_power();
+    }
+}
+
+fn new_files(node: u64, disks: u64, seed: u64) -> DiskFiles<FaultyDevice> {
+    let seed = seed ^ (node << 20) ^ (disks << 40);
+    let files = DiskFiles {
+        journal: FaultyDevice::new(JOURNAL_BYTES, seed),
+        pages: FaultyDevice::new((PAGES + 1) * PAGE_BYTES, seed + 1),
+        table: FaultyDevice::new(TABLE_BYTES, seed + 2),
+    };
+    create(&files, disk_id(node, disks)).expect("an empty disk");
+    files
+}
+
+impl Cluster {
+    pub fn new(seed: u64, nodes: u64, groups: u32, width: usize) -> Cluster {
+        let node = |id| Node {
+            id,
+            files: new_files(id, 0, seed),
+            process: None,
+            disks: 0,
+        };
+        let mut cluster = Cluster {
+            rng: SmallRng::seed_from_u64(seed),
+            now: Time::from_millis(10_000),
+            nodes: (1..=nodes).map(node).collect(),
+            directory: Directory::new(groups, width),
+            registers: BTreeMap::new(),
+            acked: 0,
+            messages: Vec::new(),
+            pending: Vec::new(),
+            next_version: 0,
+            rough: false,
+            stuck: BTreeSet::new(),
+            seed,
+            open_errors: Vec::new(),
+        };
+        for group in 1..=groups {
+            for register in 0..REGISTERS {
+                let key = (GroupId(group), register);
+                cluster.registers.insert(key, Register::default());
+            }
+        }
+        (0..nodes as usize).for_each(|at| cluster.start(at));
+        cluster
+    }
+
+    /// A node's process starts from its disk.
+    pub fn start(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        // The disk may fail while it is opened: another attempt is made later.
+        let opened = open(&node.files);
+        if let Err(error) = &opened {
+            self.open_errors.push(format!("node {}: {error}", node.id));
+        }
+        let Ok(mut opened) = opened else {
+            return mend(&node.files);
+        };
+        let members = &opened.members;
+        let claims: Vec<(GroupId, Epoch)> = members.iter().map(|(g, x)| (*g, x.epoch())).collect();
+        let life = self.directory.node_up(node.id, &claims);
+        let dropped = &opened.dropped;
+        note(|| {
+            format!(
+                "node {} starts as {life}, has {claims:?}, drops {dropped:?}",
+                node.id
+            )
+        });
+        let id = MemberId::new(NodeId(node.id), life);
+        let disk_room = Arc::new(DiskRoom::default());
+        let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
+        let budget = Arc::new(Budget::new(EXTENTS));
+        let mut members = BTreeMap::new();
+        for group in self.directory.groups.keys() {
+            let (arena, budget) = (arena.clone(), budget.clone());
+            let member = match opened.members.remove(group) {
+                Some(recovered) => {
+                    let mut kept = opened.store.kept_pages(*group, &node.files.pages);
+                    let member = Member::recover(
+                        options(&disk_room),
+                        *group,
+                        id,
+                        arena,
+                        budget,
+                        self.now,
+                        recovered,
+                        &mut kept,
+                    );
+                    member.expect("a member of a sound disk")
+                }
+                None => {
+                    opened.store.begin(*group, None);
+                    Member::new(options(&disk_room), *group, id, arena, budget)
+                }
+            };
+            members.insert(*group, member);
+        }
+        node.process = Some(Process {
+            life,
+            members,
+            store: opened.store,
+            journal: opened.journal,
+            disk_room,
+            failed: false,
+        });
+        self.tell_map(at);
+    }
+
+    /// A node's process ends. With its power, what was not synced may be gone.
+    pub fn crash(&mut self, at: usize, power: bool) {
+        let node = &mut self.nodes[at];
+        note(|| format!("node {} crashes, power lost: {power}", node.id));
+        node.process = None;
+        self.directory.lives.remove(&node.id);
+        for device in [&node.files.journal, &node.files.pages, &node.files.table] {
+            device.fail_syncs(false);
+            match power {
+                true => device.lose_power(),
+                false => device.restart_process(),
+            }
+        }
+        // Its messages on the way arrive, some of them.
+        let (id, rng) = (node.id, &mut self.rng);
+        self.messages
+            .retain(|(_, m)| m.from.node.0 != id || rng.random_bool(0.5));
+    }
+
+    /// A node's disk is replaced by an empty one.
+    pub fn replace_disk(&mut self, at: usize) {
+        self.crash(at, true);
+        let node = &mut self.nodes[at];
+        node.disks += 1;
+        node.files = new_files(node.id, node.disks, self.seed);
+    }
+
+    pub fn tell_map(&mut self, at: usize) {
+        for group in self.directory.groups.clone().into_values() {
+            self.step(at, group.id, Event::Map(Arc::new(group)));
+        }
+    }
+
+    fn tell_all(&mut self, group: GroupId) {
+        let entry = Arc::new(self.directory.groups[&group].clone());
+        for at in 0..self.nodes.len() {
+            if self.rough && self.rng.random_bool(0.1) {
+                continue; // it hears of it later
+            }
+            self.step(at, group, Event::Map(entry.clone()));
+        }
+    }
+
+    pub fn step(&mut self, at: usize, group: GroupId, event: Event) {
+        let now = self.now;
+        let Some(process) = &mut self.nodes[at].process else {
+            return;
+        };
+        let mut out = Effects::default();
+        let member = process.members.get_mut(&group).expect("one of each group");
+        member.step(now, event, &mut out, &mut |_, _| {});
+        self.carry(at, out);
+    }
+
+    pub fn carry(&mut self, at: usize, mut out: Effects) {
+        let Some(process) = &mut self.nodes[at].process else {
+            return;
+        };
+        process.hand_over(&mut out);
+        let life = process.life;
+        let me = MemberId::new(NodeId(self.nodes[at].id), life);
+        for (to, envelope) in out.sends {
+            if self.rough && self.rng.random_bool(0.05) {
+                continue;
+            }
+            if self.rough && self.rng.random_bool(0.03) {
+                self.messages.push((to.0, envelope.clone()));
+            }
+            self.messages.push((to.0, envelope));
+        }
+        for call in out.directory {
+            let before = self.directory.groups.clone();
+            for (group, slot) in self.directory.call(me, &call) {
+                self.stuck.insert((group, slot.0));
+            }
+            for (group, entry) in before {
+                if self.directory.groups[&group].revision != entry.revision {
+                    self.tell_all(group);
+                }
+            }
+        }
+    }
+
+    /// Delivers a message, mostly one of the oldest.
+    pub fn deliver(&mut self) -> bool {
+        if self.messages.is_empty() {
+            return false;
+        }
+        let among = self.messages.len().min(if self.rough { 8 } else { 1 });
+        let pick = self.rng.random_range(0..among);
+        let (to, envelope) = self.messages.remove(pick);
+        let at = to as usize - 1;
+        self.step(at, envelope.group, Event::Message(envelope));
+        true
+    }
+
+    /// One commit of a node's journal.
+    pub fn commit(&mut self, at: usize) {
+        let node = &mut self.nodes[at];
+        let Some(process) = &mut node.process else {
+            return;
+        };
+        let mut out = Effects::default();
+        process.commit(&node.files, self.now, &mut out);
+        let failed = process.failed;
+        self.carry(at, out);
+        if failed {
+            // D-9: it returns as another life, perhaps with what the system remembers.
+            let power = self.rng.random_bool(0.5);
+            self.crash(at, power);
+        }
+    }
+
+    /// A round of saving at a node.
+    pub fn save(&mut self, at: usize, group: GroupId) {
+        let node = &mut self.nodes[at];
+        let Some(process) = &mut node.process else {
+            return;
+        };
+        let mut saver = Saver {
+            files: &node.files,
+            process,
+            now: self.now,
+            out: Effects::default(),
+        };
+        let synced = saver.process.journal.synced();
+        let saved = save(&mut saver, group).map(|done| {
+            note(|| format!("node {} {group}: a round of saving, done: {done}", at + 1));
+        });
+        let saved = saved.and_then(|()| strike(&mut saver, synced));
+        let out = std::mem::take(&mut saver.out);
+        self.carry(at, out);
+        if saved.is_err() {
+            let power = self.rng.random_bool(0.5);
+            self.crash(at, power);
+        }
+    }
+
+    /// Lets go of what no start of a node needs.
+    pub fn release(&mut self, at: usize) {
+        let Some(process) = &mut self.nodes[at].process else {
+            return;
+        };
+        for (group, member) in &mut process.members {
+            if let Some(before) = member.needed_from() {
+                process.store.release(*group, before);
+            }
+        }
+        let all = process.journal.synced() + 1;
+        let from = process
+            .store
+            .needed_from()
+            .map_or(all, |from| from.min(all));
+        process.journal.let_go(from);
+        process.journal.want_room();
+        let journal = &mut process.journal;
+        let mut append = |bytes: &[u8], frees: bool| match frees {
+            true => journal.append_reserved(bytes),
+            false => journal.append(bytes),
+        };
+        process.failed |= process.store.append_waiting(&mut append).is_err();
+        process.note_room();
+    }
+
+    pub fn tick(&mut self) {
+        self.now = self.now + Duration::from_millis(10);
+        for at in 0..self.nodes.len() {
+            for group in self.directory.groups.keys().copied().collect::<Vec<_>>() {
+                self.step(at, group, Event::Tick);
+            }
+        }
+        self.answers();
+    }
+
+    /// The directory looks at its groups.
+    pub fn look(&mut self) {
+        for group in self.directory.groups.keys().copied().collect::<Vec<_>>() {
+            let stuck: Vec<_> = self.stuck.iter().filter(|(g, _)| *g == group).collect();
+            let stuck: Vec<_> = stuck
+                .into_iter()
+                .map(|(_, s)| staves_model::MemberSlot(*s))
+                .collect();
+            self.stuck.retain(|(g, _)| *g != group);
+            let disturbed = self.directory.is_disturbed(group) || !stuck.is_empty();
+            if disturbed && self.directory.commit(group, &stuck) {
+                let entry = &self.directory.groups[&group];
+                note(|| {
+                    let (members, kept) = (&entry.members, &entry.kept);
+                    format!(
+                        "{group}: epoch {} committed: {members:?} kept {kept:?}",
+                        entry.epoch
+                    )
+                });
+                self.tell_all(group);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The end of a storm: all nodes run, and all groups are open and whole.
+
+use crate::cluster::Cluster;
+
+impl Cluster {
+    /// All nodes run, nothing fails, and time passes until every group is open with complete members.
+    pub fn heal(&mut self) {
+        self.rough = false;
+        for round in 0..4000 {
+            for at in 0..self.nodes.len() {
+                if self.nodes[at].process.is_none() {
+                    self.start(at);
+                }
+                self.commit(at);
+            }
+            while self.deliver() {}
+            if round % 3 == 0 {
+                self.look();
+            }
+            if round % 10 == 5 {
+                for group in self.directory.groups.keys().copied().collect::<Vec<_>>() {
+                    (0..self.nodes.len()).for_each(|at| self.save(at, group));
+                }
+                (0..self.nodes.len()).for_each(|at| self.release(at));
+                (0..self.nodes.len()).for_each(|at| self.tell_map(at));
+            }
+            self.tick();
+            self.check();
+            let width = self.directory.width.min(self.nodes.len());
+            let whole = |group: &staves_model::Group| {
+                group.open
+                    && group.listed().count() >= width
+                    && group
+                        .listed()
+                        .all(|(_, x)| x.complete && self.directory.runs(x.id))
+            };
+            let all = self.directory.groups.values().all(whole);
+            if all && self.pending.is_empty() && round > 20 {
+                return;
+            }
+        }
+        self.describe();
+        panic!(
+            "NOT HEALED: {:?}, last start that failed: {:?}",
+            self.directory.groups,
+            self.open_errors.last()
+        );
+    }
+
+    /// Prints where every member stands.
+    fn describe(&self) {
+        for node in &self.nodes {
+            let Some(process) = &node.process else {
+                continue;
+            };
+            for (group, member) in &process.members {
+                eprintln!(
+                    "node {} {group}: epoch {:?} installed {:?} open {} records {} synced {} waits {} room {} of {}, last {} synced {} needed {:?} from {:?} unsaved {} prefix {:?}",
+                    node.id,
+                    member.epoch(),
+                    member.installed(),
+                    member.is_open(),
+                    member.records(),
+                    process.store.synced_of(*group),
+                    process.store.waits(),
+                    process.journal.room_reserved(),
+                    process.journal.ring_bytes(),
+                    process.journal.last(),
+                    process.journal.synced(),
+                    process.store.needed_from_of(*group),
+                    process.journal.kept_from(),
+                    member.unsaved(),
+                    member
+                        .stream(0)
+                        .map(|s| (s.prefix, s.synced, s.stable, s.purgeable)),
+                );
+            }
+        }
+    }
+}

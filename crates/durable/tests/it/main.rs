@@ -1,0 +1,10 @@
+//! Groups on faulty disks: every test of this crate in one program.
+
+mod bugs;
+mod client;
+mod cluster;
+mod directory;
+mod files;
+mod healing;
+mod process;
+mod storms;

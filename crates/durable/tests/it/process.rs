@@ -1,0 +1,125 @@
+//! The part of a node that a crash ends: its members, and the driver of its disk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_disk::faulty::FaultyDevice;
+use staves_disk::{Device, Journal};
+use staves_durable::{DiskFiles, DiskStore, SaveDriver};
+use staves_group::{DiskRoom, Effects, Event, Member, Options};
+use staves_model::{GroupId, Incarnation, Time};
+
+pub fn options(disk_room: &Arc<DiskRoom>) -> Options {
+    Options {
+        disk_room: disk_room.clone(),
+        lease: Duration::from_millis(50),
+        log_bytes_max: 8 << 10,
+        message_bytes_max: 3 << 10,
+        fetch_pages: 3,
+        fetch_window: 2,
+        journal: staves_store::Journal::Disk,
+        ..Options::default()
+    }
+}
+
+/// The part of a node that a crash ends.
+pub struct Process {
+    pub life: Incarnation,
+    pub members: BTreeMap<GroupId, Member>,
+    pub store: DiskStore,
+    pub journal: Journal,
+    pub disk_room: Arc<DiskRoom>,
+    /// Its disk has failed: it ends.
+    pub failed: bool,
+}
+
+/// Runs one round of saving on a node; every wait for the journal commits.
+pub struct Saver<'a> {
+    pub files: &'a DiskFiles<FaultyDevice>,
+    pub process: &'a mut Process,
+    pub now: Time,
+    pub out: Effects,
+}
+
+impl SaveDriver for Saver<'_> {
+    fn with_member(
+        &mut self,
+        group: GroupId,
+        act: &mut dyn FnMut(&mut Member, &mut Effects),
+    ) -> bool {
+        let Some(member) = self.process.members.get_mut(&group) else {
+            return false;
+        };
+        act(member, &mut self.out);
+        self.process.hand_over(&mut self.out);
+        true
+    }
+
+    fn with_store<R>(&mut self, act: impl FnOnce(&mut DiskStore) -> R) -> R {
+        act(&mut self.process.store)
+    }
+
+    fn append_waiting(&mut self) {
+        self.process.hand_over(&mut Effects::default());
+    }
+
+    fn wait(&mut self, group: GroupId, records: u64) -> Result<bool, String> {
+        for _ in 0..64 {
+            if self.process.store.synced_of(group) >= records {
+                return Ok(true);
+            }
+            self.process.commit(self.files, self.now, &mut self.out);
+            if self.process.failed {
+                return Err("the journal has failed".into());
+            }
+        }
+        // The journal is full, and it is this round that would make room.
+        Ok(false)
+    }
+
+    fn pages(&self) -> &dyn Device {
+        &self.files.pages
+    }
+
+    fn table(&self) -> &dyn Device {
+        &self.files.table
+    }
+}
+
+impl Process {
+    /// Appends what members have handed over.
+    pub fn hand_over(&mut self, out: &mut Effects) {
+        let journal = &mut self.journal;
+        let mut append = |bytes: &[u8], frees: bool| match frees {
+            true => journal.append_reserved(bytes),
+            false => journal.append(bytes),
+        };
+        let handed = self.store.hand_over(out.records.drain(..), &mut append);
+        self.failed |= handed.is_err();
+    }
+
+    pub fn note_room(&self) {
+        let of = self.journal.ring_bytes();
+        self.disk_room
+            .set_taken(of - self.journal.room_reserved(), of);
+    }
+
+    /// One commit of the journal, if there is anything, and what follows from it.
+    pub fn commit(&mut self, files: &DiskFiles<FaultyDevice>, now: Time, out: &mut Effects) {
+        if let Some(commit) = self.journal.next_commit() {
+            let done = self.journal.finish(commit.perform(&files.journal));
+            self.failed |= done.is_err();
+        }
+        if self.failed {
+            return;
+        }
+        self.note_room();
+        for (group, count) in self.store.synced(self.journal.synced()) {
+            if let Some(member) = self.members.get_mut(&group) {
+                member.step(now, Event::Synced(count), out, &mut |_, _| {});
+            }
+        }
+        self.hand_over(out);
+    }
+}

@@ -1,0 +1,180 @@
+//! Crashes, power cuts, failing and lost disks while a client writes: nothing that was acknowledged is ever lost.
+
+use rand::Rng;
+use staves_model::GroupId;
+
+use crate::cluster::Cluster;
+
+/// The faults of one run.
+#[derive(Clone, Copy)]
+struct Weather {
+    nodes: u64,
+    width: usize,
+    steps: u32,
+}
+
+/// Says which seed failed.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the seed is {}", self.0);
+        }
+    }
+}
+
+/// One run from a seed; the writes that were acknowledged.
+fn storm(seed: u64, weather: Weather) -> u64 {
+    let _named = Named(seed);
+    let mut c = Cluster::new(seed, weather.nodes, 2, weather.width);
+    c.heal();
+    c.rough = true;
+    for _ in 0..weather.steps {
+        one_step(&mut c, weather);
+        c.check();
+    }
+    c.heal();
+    c.check_copies();
+    for group in [GroupId(1), GroupId(2)] {
+        save_behind_a_write(&mut c, group);
+        (0..c.nodes.len()).for_each(|at| c.crash(at, true));
+        c.heal();
+        c.check_copies();
+    }
+    // The power of all goes at once, in the middle of writes.
+    for _ in 0..30 {
+        let group = GroupId(c.rng.random_range(1..=2));
+        c.write(group);
+        for _ in 0..c.rng.random_range(0..3) {
+            c.deliver();
+        }
+    }
+    (0..c.nodes.len()).for_each(|at| c.crash(at, true));
+    c.heal();
+    c.check_copies();
+    c.acked
+}
+
+fn one_step(c: &mut Cluster, weather: Weather) {
+    let at = c.rng.random_range(0..c.nodes.len());
+    let group = GroupId(c.rng.random_range(1..=2));
+    match c.rng.random_range(0..1000) {
+        0..250 => c.write(group),
+        250..600 => drop(c.deliver()),
+        600..780 => c.commit(at),
+        780..880 => c.tick(),
+        880..900 => c.save(at, group),
+        900..920 => c.release(at),
+        920..950 => c.look(),
+        950..962 if c.nodes[at].process.is_some() => {
+            let power = c.rng.random_bool(0.6);
+            c.crash(at, power);
+        }
+        962..978 if c.nodes[at].process.is_none() => c.start(at),
+        978..984 => {
+            let calls = c.rng.random_range(0..12);
+            let files = &c.nodes[at].files;
+            let device = [&files.journal, &files.pages, &files.table];
+            device[calls as usize % 3].power_off_after(calls);
+        }
+        984..987 => {
+            let files = &c.nodes[at].files;
+            [&files.journal, &files.pages, &files.table][at % 3].fail_syncs(true);
+        }
+        987..990 => (0..c.nodes.len()).for_each(|at| c.crash(at, true)),
+        990..993 if weather.nodes > 1 && may_lose(c, at) => c.replace_disk(at),
+        993..996 => save_behind_a_write(c, group),
+        996.. => c.tell_map(at),
+        _ => {}
+    }
+}
+
+/// A write is saved while it is on its way, and the disk lets go of what came before; the power may go then.
+fn save_behind_a_write(c: &mut Cluster, group: GroupId) {
+    c.write(group);
+    for _ in 0..c.rng.random_range(1..6) {
+        c.deliver();
+        (0..c.nodes.len()).for_each(|at| c.commit(at));
+    }
+    for at in 0..c.nodes.len() {
+        c.save(at, group);
+        c.release(at);
+    }
+    c.tick();
+    while c.deliver() {}
+    for at in 0..c.nodes.len() {
+        c.commit(at);
+        c.release(at);
+        c.commit(at);
+    }
+    c.tick();
+    if c.rng.random_bool(0.3) {
+        (0..c.nodes.len()).for_each(|at| c.crash(at, true));
+    }
+}
+
+/// Another complete member of each last open epoch runs: a disk may be lost.
+fn may_lose(c: &Cluster, at: usize) -> bool {
+    let id = c.nodes[at].id;
+    c.directory.groups.values().all(|group| {
+        let mut others = group.last_open.members.iter().flatten();
+        others.any(|x| x.id.node.0 != id && x.complete && c.directory.runs(x.id)) && group.open
+    })
+}
+
+/// So many seeds from one on; `STAVES_STORMS` times as many, from a seed that many runs further on, where that is set.
+fn storms(from: u64, count: u64, weather: Weather) -> u64 {
+    let times = std::env::var("STAVES_STORMS").ok();
+    let times = times.and_then(|times| times.parse::<u64>().ok());
+    let (from, count) = match times {
+        None => (from, count),
+        Some(times) => (from + 1_000_000, count * times),
+    };
+    (from..from + count).map(|seed| storm(seed, weather)).sum()
+}
+
+const PAIR: Weather = Weather {
+    nodes: 2,
+    width: 2,
+    steps: 1500,
+};
+
+#[test]
+fn nothing_acknowledged_is_lost_by_a_pair() {
+    let acked = storms(1, 25, PAIR);
+    assert!(acked > 150, "{acked} writes");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_two_copies_of_three_nodes() {
+    let weather = Weather {
+        nodes: 3,
+        width: 2,
+        steps: 1500,
+    };
+    let acked = storms(100, 20, weather);
+    assert!(acked > 150, "{acked} writes");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_three_copies() {
+    let weather = Weather {
+        nodes: 4,
+        width: 3,
+        steps: 1500,
+    };
+    let acked = storms(200, 15, weather);
+    assert!(acked > 150, "{acked} writes");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_one_alone() {
+    let weather = Weather {
+        nodes: 1,
+        width: 1,
+        steps: 1000,
+    };
+    let acked = storms(300, 20, weather);
+    assert!(acked > 150, "{acked} writes");
+}
