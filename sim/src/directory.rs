@@ -93,6 +93,7 @@ impl World {
             id,
             facts: staves_model::testing::node_facts(&format!("node-{node}"), 1 << 21),
             durable: true,
+            claims: Vec::new(),
         };
         let Ok(Outcome::Node { id, incarnation }) = self.directory.map.apply(None, &up) else {
             return self.violation(format!("directory refused node {node} at its start"));

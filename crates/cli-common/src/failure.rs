@@ -151,6 +151,8 @@ fn of_start(error: &StartError) -> Code {
         StartError::Over(error) => return of_directory(error),
         StartError::Secret(_) | StartError::OneSecret => Own::BadConfiguration,
         StartError::Denied { reason } => return Code::Wire(reason.code()),
+        StartError::DiskWithoutFolder => Own::BadConfiguration,
+        StartError::Disk(_) | StartError::DiskFailed(_) => Own::FolderUnusable,
         StartError::Runtime(_) => Own::Failed,
     })
 }

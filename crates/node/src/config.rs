@@ -110,6 +110,7 @@ keys! {
     secret_file: Option<PathBuf> = "", "A file with the secret that the nodes of the cluster share, readable by its owner only. Without one, whoever reaches the native port may say that it is a node. Clients and tools may prove this one, too.";
     client_secret_file: Option<PathBuf> = "", "A file with another secret, which suffices for native clients and tools, and not for nodes.";
     memory: Size = "1GiB", "Memory for pages. A new cluster's first pool gets half of it on every node.";
+    disk: Size = "0", "Bytes of the data folder for the pages of pools on disk, which are in memory as well. They are taken whole, and some for a journal beside them, when the node first starts with it; a disk that is there is used whatever this says. 0: none.";
     zone: Option<String> = "", "Where the node stands (a rack, a data centre). Copies go to distinct zones where there are enough.";
     name: Option<String> = "", "A name for people. Without one its native address stands for it.";
     log: String = "info", "What is logged: error, warn, info, debug, trace, or directives such as 'info,staves_net=debug'.";

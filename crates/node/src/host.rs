@@ -13,6 +13,7 @@ mod lane;
 mod leases;
 mod own;
 mod put_off;
+pub(crate) mod saver;
 pub(crate) mod services;
 mod slab;
 #[cfg(test)]
@@ -23,15 +24,15 @@ mod waiter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use staves_directory::Life;
 use staves_group::{Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, MemberId, MemberSlot, NodeId,
-    NodeState, Pool, PoolId, Refusal, ServiceId, Stretch, StretchState, Time,
+    ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, Medium, MemberId, MemberSlot,
+    NodeId, NodeState, Pool, PoolId, Refusal, ServiceId, Stretch, StretchState, Time,
 };
 use staves_net::{InFlight, Peers};
 use staves_service::{AnyBucket, BucketEffects};
@@ -50,6 +51,7 @@ use self::put_off::PutOff;
 use self::services::{HostedService, ServiceOptions};
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
+use crate::disk::NodeDisk;
 use crate::forward::NodeRouter;
 
 /// A bucket that holds nothing and is listed nowhere is given up after this; what it kept of a former
@@ -90,6 +92,16 @@ pub(crate) struct Host {
     /// Microseconds since 1970 at our clock's zero, for their numbers.
     lanes_began: u64,
     steps: AtomicU64,
+    /// The disk of the node, if it has one.
+    disk: Option<Arc<NodeDisk>>,
+}
+
+/// A member that is to be made.
+struct NewMember<'a> {
+    group: GroupId,
+    me: MemberId,
+    budget: &'a Arc<Budget>,
+    now: Time,
 }
 
 /// The options of buckets.
@@ -230,6 +242,7 @@ impl Host {
         peers: Peers,
         options: Options,
         services: Vec<HostedService>,
+        disk: Option<Arc<NodeDisk>>,
     ) -> Host {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let since_1970 = since_1970.map_or(0, |d| d.as_micros() as u64);
@@ -255,6 +268,7 @@ impl Host {
             heard: AtomicU64::new(0),
             fill_rate: AtomicU64::new(0),
             lane_clients: rand::random(),
+            disk,
         }
     }
 
@@ -277,6 +291,11 @@ impl Host {
     /// The entry of a service in the node's table.
     pub(crate) fn service(&self, id: ServiceId) -> Option<&HostedService> {
         self.services.iter().find(|hosted| hosted.id == id)
+    }
+
+    /// The disk of the node, if it has one.
+    pub(crate) fn disk(&self) -> Option<&Arc<NodeDisk>> {
+        self.disk.as_ref()
     }
 
     /// The memory that all pools' pages come from.
@@ -317,7 +336,10 @@ impl Host {
             }
         }
         let gone = old.cells().filter(|c| new.cell(c.group, c.disk).is_none());
-        gone.for_each(|cell| cell.clear());
+        for cell in gone {
+            cell.clear();
+            self.end_on_disk(cell);
+        }
         self.peers.flush();
         self.lease_wake.notify_one();
     }
@@ -348,7 +370,10 @@ impl Host {
                 unwritten,
             };
         }
-        let each = map.pools.values().map(|p| (p.id, self.pool_routes(old, p)));
+        let each = map
+            .pools
+            .values()
+            .map(|p| (p.id, self.pool_routes(old, p, &map)));
         let pools: BTreeMap<PoolId, PoolRoutes> = each.collect();
         let places = |pool: &PoolRoutes| {
             let of = |(at, home): (usize, &Arc<Cell>)| {
@@ -374,9 +399,23 @@ impl Host {
         }
     }
 
-    fn pool_routes(&self, old: &Routes, pool: &Pool) -> PoolRoutes {
+    /// Extents that the disk has for a pool, behind those of pools that are older: a page that was written always has its place.
+    fn disk_extents(&self, pool: &Pool, map: &ClusterMap) -> u32 {
+        let on_disk = |other: &&Pool| other.medium == Medium::Disk && other.id < pool.id;
+        let taken = map.pools.values().filter(on_disk);
+        let taken: u64 = taken.map(|other| other.node_budget_bytes).sum();
+        let bytes = self.disk.as_ref().map_or(0, |disk| disk.page_bytes());
+        let extents = bytes.saturating_sub(taken) / EXTENT_BYTES as u64;
+        u32::try_from(extents).unwrap_or(u32::MAX)
+    }
+
+    fn pool_routes(&self, old: &Routes, pool: &Pool, map: &ClusterMap) -> PoolRoutes {
         let extents = pool.node_budget_bytes / EXTENT_BYTES as u64;
         let extents = u32::try_from(extents).unwrap_or(u32::MAX);
+        let extents = match pool.medium {
+            Medium::Ram => extents,
+            Medium::Disk => extents.min(self.disk_extents(pool, map)),
+        };
         let budget = match old.pools.get(&pool.id) {
             Some(known) => {
                 known.budget.set_limit(extents);
@@ -461,13 +500,89 @@ impl Host {
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::planner::START_EMPTY_AFTER);
-        let member = Member::new(options, group, me, self.arena.clone(), budget);
+        let member = match pool.medium {
+            Medium::Ram => Member::new(options, group, me, self.arena.clone(), budget),
+            Medium::Disk => {
+                options.journal = staves_store::Journal::Disk;
+                options.disk_room = self.disk.as_ref()?.room();
+                let new = NewMember {
+                    group,
+                    me,
+                    budget: &budget,
+                    now,
+                };
+                self.member_on_disk(options, new)?
+            }
+        };
         let mut bucket = (service.bucket)(&self.options.services, member);
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let epoch = Epoch(0);
         let mut nothing = BucketEffects::default();
         bucket.step(now, Event::Heard { epoch, clock }, &mut nothing);
         Some(bucket)
+    }
+
+    /// A member as the disk has it, or a new one.
+    fn member_on_disk(&self, options: staves_group::Options, new: NewMember<'_>) -> Option<Member> {
+        let NewMember {
+            group,
+            me,
+            budget,
+            now,
+        } = new;
+        let (disk, arena) = (self.disk.as_ref()?, self.arena.clone());
+        if disk.failure().is_some() {
+            return None;
+        }
+        let Some(recovered) = disk.take_recovered(group) else {
+            return Some(Member::new(options, group, me, arena, budget.clone()));
+        };
+        let began = Instant::now();
+        let recovered = disk.with_kept_pages(group, |kept| {
+            Member::recover(
+                options,
+                group,
+                me,
+                arena,
+                budget.clone(),
+                now,
+                recovered,
+                kept,
+            )
+        });
+        match recovered {
+            Ok(member) => {
+                let (_, pages) = member.progress();
+                let ms = began.elapsed().as_millis() as u64;
+                tracing::info!(%group, epoch = %member.epoch(), pages, ms, "a bucket is back from the disk");
+                Some(member)
+            }
+            Err(error) => {
+                disk.give_back(group, &error.to_string());
+                None
+            }
+        }
+    }
+
+    /// Gives up what the disk has of groups that are no more; and, once `is_over`, of those that have no place for this node. Until then they
+    /// may call it in, and it keeps the pages that have not changed.
+    pub(crate) fn end_unwanted(&self, is_over: bool) {
+        let map = self.routes().map.clone();
+        let (node, life) = (self.life.node, self.life.incarnation);
+        if let Some(disk) = self.disk.as_ref().filter(|_| map.is_up(node, life)) {
+            let wanted = |group| {
+                let group = map.groups.get(&group);
+                group.is_some_and(|g| !is_over || g.seats(node, DiskId::MEMORY))
+            };
+            disk.end_unwanted(wanted);
+        }
+    }
+
+    /// A bucket is given up: what the disk has of it goes.
+    fn end_on_disk(&self, cell: &Cell) {
+        if let Some(disk) = &self.disk {
+            disk.end(cell.group);
+        }
     }
 
     /// Messages of the group protocol have come.
@@ -555,6 +670,7 @@ impl Host {
         } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {
             state.bucket = None;
             state.idle_since = None;
+            self.end_on_disk(cell);
         }
         if !state.comes_to_rest(listed) {
             self.look_after(cell);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use staves_directory::{Directory, Life};
 use staves_model::{ClusterMap, NodeId};
-use staves_net::{Descriptors, Identity, InFlight, PeerOptions, Peers, Server, Who};
+use staves_net::{Identity, InFlight, PeerOptions, Peers, Server, Who};
 use staves_store::Arena;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -16,13 +16,13 @@ use tokio::task::JoinHandle;
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::disk::{NodeDisk, NodeDiskError};
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::gate::Gates;
-use crate::hangup::Hangup;
-use crate::host::Host;
 use crate::host::services::{HostedService, SERVICES};
+use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
@@ -36,7 +36,7 @@ use crate::{admin, leave};
 use staves_files_server::Files;
 
 /// The time that requests under way may take when the doors close.
-const GRACE: Duration = Duration::from_millis(500);
+pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
 /// A node that runs. Dropped, it ends as if its process were killed; [`Node::leave`] ends it in order.
 pub struct Node {
@@ -72,13 +72,14 @@ impl Node {
             reason: error.to_string(),
         })?;
         let nbd = NbdSocket::bind(&config).await?;
+        let mut disk = start::open_disk(&config)?;
         let addresses = listeners.addresses(nbd.address());
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
         let identity = Identity::node(Who::default()).with_secrets(secrets);
         let liveness = Arc::new(Liveness::start()?);
         let links = DirectoryLinks::new(identity.clone(), liveness.handle());
-        let options = start::directory_options(&config, &told);
+        let options = start::directory_options(&config, &told, disk.as_ref());
         let directory = liveness.open(options, DirectoryWay(links.clone())).await;
         let directory = directory?.map_err(|error| start::start_error(&config, error))?;
         let entry = Entry::new(&config, directory.cluster_of_folder().is_some());
@@ -109,6 +110,11 @@ impl Node {
                 return Err(error);
             }
         };
+        let owned = disk.as_mut().map(|disk| disk.own(life.cluster, life.node));
+        if let Some(Err(error)) = owned {
+            directory.stop().await;
+            return Err(error.into());
+        }
         directory.works();
         identity.set(Who {
             cluster: life.cluster,
@@ -130,8 +136,16 @@ impl Node {
             witness,
             &directory,
             (doors, services),
+            disk.as_ref().map(|started| started.disk.clone()),
         );
+        if let Some(disk) = disk {
+            host::saver::drive(&disk.disk, disk.journal, &now.host)
+                .map_err(NodeDiskError::Thread)?;
+        }
         now.begin(&config.pool, &entry);
+        if let Some(disk) = now.host.disk() {
+            host::saver::start(disk, &now.host).map_err(NodeDiskError::Thread)?;
+        }
         tasks.extend(now.drivers());
         let gets_on = liveness::gets_on(directory.clone(), now.host.clone());
         tasks.push(liveness.handle().spawn(gets_on));
@@ -200,11 +214,14 @@ impl Node {
     /// removed. Says why.
     pub async fn over(&self) -> StartError {
         let mut over = self.running.directory.over();
-        let why = over.wait_for(Option::is_some).await;
-        match why.ok().and_then(|why| why.clone()) {
-            Some(why) => StartError::Over(why),
-            // The sender lives as long as the node.
-            None => std::future::pending().await,
+        let disk_fails = NodeDisk::fails(self.running.host.disk());
+        tokio::select! {
+            why = over.wait_for(Option::is_some) => match why.ok().and_then(|why| why.clone()) {
+                Some(why) => StartError::Over(why),
+                // The sender lives as long as the node.
+                None => std::future::pending().await,
+            },
+            why = disk_fails => StartError::DiskFailed(why),
         }
     }
 
@@ -281,55 +298,6 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(
     Ok(())
 }
 
-/// Most tasks that a busy thread polls before it looks what has come on its sockets and which times have
-/// passed, and so most whose answers and messages leave together. Each of them may have a quarter of a megabyte to copy
-/// ([`staves_net`] gives others their turn after that), and a heartbeat must not wait for very many.
-const POLLS_MAX: u32 = 64;
-
-/// Runs a node on threads of its own until SIGTERM or SIGINT, and then leaves in good order; at a second
-/// signal the process exits at once, with 130.
-pub fn serve(config: Config) -> Result<(), StartError> {
-    match Descriptors::raise() {
-        Ok(Descriptors { limit, reserve }) => tracing::info!(limit, reserve, "file descriptors"),
-        Err(error) => tracing::warn!(%error, "the limit of file descriptors could not be raised"),
-    }
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let workers = match config.threads {
-        0 => processors,
-        some => some as usize,
-    };
-    staves_store::share_heaps(workers);
-    let mut threads = tokio::runtime::Builder::new_multi_thread();
-    threads.worker_threads(workers);
-    threads.event_interval(POLLS_MAX);
-    threads.on_thread_park(staves_net::thread_rests);
-    let runtime = threads.enable_all().build().map_err(StartError::Runtime)?;
-    let served = runtime.block_on(async {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(StartError::Runtime)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(StartError::Runtime)?;
-        let mut hangup = Hangup::new().map_err(StartError::Runtime)?;
-        let shutdown = async {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                () = hangup.came() => {}
-            }
-            tokio::spawn(async move {
-                tokio::select! {
-                    _ = interrupt.recv() => {}
-                    _ = terminate.recv() => {}
-                }
-                tracing::warn!("a second signal came: exiting at once");
-                std::process::exit(130);
-            });
-        };
-        run(config, shutdown).await
-    });
-    runtime.shutdown_timeout(GRACE);
-    served
-}
-
 impl Running {
     /// A node that has its life, and serves nobody yet.
     fn new(
@@ -339,6 +307,7 @@ impl Running {
         witness: Witness,
         directory: &Directory,
         (doors, services): (OpenDoors, &[HostedService]),
+        disk: Option<Arc<NodeDisk>>,
     ) -> Arc<Running> {
         let saw = witness.clone();
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
@@ -354,6 +323,7 @@ impl Running {
             peers,
             options,
             services.to_vec(),
+            disk,
         ));
         let transport = NodeTransport::new(&host, directory.clone(), witness.clone());
         let router = NodeRouter::new(

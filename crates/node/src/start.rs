@@ -1,18 +1,23 @@
 //! From a configuration to open doors, and what can be wrong on the way.
 
+mod first_pool;
+
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_directory::{DirectoryError, Options, StoreError, Times};
-use staves_model::{Change, ClusterId, ClusterMap, ElectionTimes, Medium, NodeFacts, PoolKind};
+use staves_model::{Change, ClusterId, ElectionTimes, NodeFacts};
 use staves_net::{InFlight, NetError, Secret, SecretError, Secrets};
 use staves_store::Budget;
 use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint, Size};
-use crate::status::FirstPool;
+use crate::disk::{NodeDiskError, StartedDisk};
+
+use self::first_pool::first_pool;
+pub(crate) use self::first_pool::{asked_first_pool, tell_differences};
 
 /// The time to wait for a port that is in use, and between two tries.
 const PORT_WAIT: Duration = Duration::from_secs(3);
@@ -99,6 +104,17 @@ pub enum StartError {
     /// It ran, and its life is over: the process must end.
     #[error("{0}")]
     Over(Arc<DirectoryError>),
+    /// The disk.
+    #[error(transparent)]
+    Disk(#[from] NodeDiskError),
+    /// A disk without a folder for it.
+    #[error("--disk needs a data folder: give one with --data")]
+    DiskWithoutFolder,
+    /// It ran, and its disk failed: the process must end.
+    #[error(
+        "the disk has failed: {0}; start the node again, and replace the disk if it fails again"
+    )]
+    DiskFailed(String),
     /// The system gave no threads.
     #[error("the node's threads cannot be started: {0}")]
     Runtime(io::Error),
@@ -234,8 +250,23 @@ pub(crate) fn forgets(config: &Config, votes: bool) -> Option<&'static str> {
     }
 }
 
-/// The options of the directory.
-pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
+/// The disk of the configuration, if there is one, or one in its data folder.
+pub(crate) fn open_disk(config: &Config) -> Result<Option<StartedDisk>, StartError> {
+    let Some(data) = &config.data else {
+        return match config.disk.0 {
+            0 => Ok(None),
+            _ => Err(StartError::DiskWithoutFolder),
+        };
+    };
+    Ok(StartedDisk::open(data, config.disk.0)?)
+}
+
+/// The options of the directory, of a node whose disk has these members.
+pub(crate) fn directory_options(
+    config: &Config,
+    told: &Doors,
+    disk: Option<&StartedDisk>,
+) -> Options {
     let ms = |m: crate::config::Millis| m.duration();
     let native = told.native.to_string();
     Options {
@@ -251,7 +282,10 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
             resp: told.resp.to_string(),
             admin: told.admin.to_string(),
             memory_bytes: config.memory.0,
+            disk_bytes: disk.map_or(0, |disk| disk.disk.page_bytes()),
         },
+        claims: disk.map_or_else(Vec::new, |disk| disk.claims.clone()),
+        claims_of: disk.and_then(|disk| disk.owner),
         first_changes: vec![first_pool(config)],
         times: Times {
             lease: ms(config.lease_ms),
@@ -271,35 +305,20 @@ pub(crate) fn directory_options(config: &Config, told: &Doors) -> Options {
 /// Checks a configuration as the directory will: its options are looked at, and the
 /// node and the first pool are put into an empty map.
 pub(crate) fn rehearse(config: &Config, told: &Doors) -> Result<(), String> {
-    let options = directory_options(config, told);
+    let options = directory_options(config, told, None);
     options.check().map_err(|error| error.to_string())?;
     let node = Change::NodeUp {
         id: None,
         facts: options.node,
         durable: config.data.is_some(),
+        claims: options.claims,
     };
-    let mut map = ClusterMap::default();
-    let cluster = ClusterId(1);
+    let (mut map, cluster) = (staves_model::ClusterMap::default(), ClusterId(1));
     let changes = [Change::Bootstrap { cluster }, node];
     for change in changes.iter().chain(&options.first_changes) {
-        map.apply(None, change)
-            .map_err(|refusal| refusal.to_string())?;
+        map.apply(None, change).map_err(|e| e.to_string())?;
     }
     Ok(())
-}
-
-/// Memory that a bucket should have on average: it takes memory in extents of 256 KiB, one of them from
-/// the start.
-const BUCKET_BYTES_MIN: u64 = 2 << 20;
-
-/// The buckets of a pool of so many bytes a node: as many as wanted, but fewer where they would
-/// be so small that extents hardly filled would take all the memory.
-fn buckets_for(node_budget_bytes: u64, wanted: u32) -> u32 {
-    let mut buckets = wanted;
-    while buckets > 1 && u64::from(buckets) * BUCKET_BYTES_MIN > node_budget_bytes {
-        buckets /= 2;
-    }
-    buckets
 }
 
 /// Memory is taken from the system as it is filled: more than there is would be found out only when the node is killed for it.
@@ -312,42 +331,6 @@ pub(crate) fn fits(memory: Size, total: Option<u64>) -> Result<(), StartError> {
             ),
         }),
         _ => Ok(()),
-    }
-}
-
-/// Tells where a start is not quite what was asked for.
-pub(crate) fn tell_differences(config: &Config) {
-    let (wanted, buckets) = (
-        config.buckets,
-        buckets_for(config.memory.0 / 2, config.buckets),
-    );
-    if buckets < wanted && config.join.is_empty() {
-        tracing::warn!(
-            buckets,
-            wanted,
-            "little memory: the first pool of a new cluster gets fewer buckets, for good, as each takes some memory even where it \
-             holds little; give more memory, or ask for fewer"
-        );
-    }
-}
-
-/// The first pool that a node asks for which begins a cluster, or began it.
-pub(crate) fn asked_first_pool(config: &Config) -> Option<FirstPool> {
-    let (name, buckets) = (config.pool.clone(), config.buckets);
-    let begins = config.join.is_empty();
-    begins.then_some(FirstPool { name, buckets })
-}
-
-/// The pool that a new cluster starts with: half of each node's memory, with as many copies as there are nodes.
-fn first_pool(config: &Config) -> Change {
-    Change::CreatePool {
-        name: config.pool.clone(),
-        kind: PoolKind::Cache,
-        scheme: config.scheme,
-        medium: Medium::Ram,
-        node_budget_bytes: config.memory.0 / 2,
-        buckets: buckets_for(config.memory.0 / 2, config.buckets),
-        may_start_empty: true,
     }
 }
 

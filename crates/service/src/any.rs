@@ -13,6 +13,8 @@ use crate::{AnswerRef, Bucket, BucketEffects, OpHeader, Refused, Service};
 pub trait AnyBucket: Any + Send {
     /// See [`Bucket::member`].
     fn member(&self) -> &Member;
+    /// The member, for what only the driver does to it: the saving of its pages.
+    fn member_to_save(&mut self) -> &mut Member;
     /// The member, if its pages may be replaced under the service ([`Service::MENDABLE`]).
     fn member_to_mend(&mut self) -> Option<&mut Member>;
     /// See [`Bucket::serving`].
@@ -66,6 +68,10 @@ pub trait AnyBucket: Any + Send {
 impl<S: Service> AnyBucket for Bucket<S> {
     fn member(&self) -> &Member {
         Bucket::member(self)
+    }
+
+    fn member_to_save(&mut self) -> &mut Member {
+        self.member_mut()
     }
 
     fn member_to_mend(&mut self) -> Option<&mut Member> {

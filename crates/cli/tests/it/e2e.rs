@@ -16,6 +16,7 @@ mod costly;
 mod crowds;
 mod cut_off;
 mod descriptors;
+mod disks;
 mod files;
 mod floods;
 mod hung;

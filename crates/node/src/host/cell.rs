@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use staves_group::Event;
+use staves_group::{Effects, Event, Member};
 use staves_model::{DiskId, GroupId, MemberSlot, Time};
 use staves_net::{InFlight, InFlightPart};
 use staves_service::{AnswerRef, AnyBucket, BucketEffects, OpHeader, Refused};
@@ -43,7 +43,7 @@ pub(crate) struct CellState {
     out: BucketEffects,
     /// The memory of values that wait here, once there were any.
     held: Option<InFlightPart>,
-    /// The group has parity: writes wait for it, and may have to be asked again.
+    /// The group has parity, or a disk: writes wait for it, and may have to be asked again.
     parity: bool,
     /// Something was made since the last flush that other nodes are to be told.
     dirty: bool,
@@ -104,6 +104,25 @@ impl Cell {
             host.wake_busy(self.group);
         }
         Batch::finish_all(finished);
+    }
+
+    /// Does something to the bucket's member past its events, and what follows from it. False if there is none.
+    pub(crate) fn with_member(
+        self: &Arc<Self>,
+        host: &Host,
+        act: &mut dyn FnMut(&mut Member, &mut Effects),
+    ) -> bool {
+        let finished = {
+            let mut state = self.lock();
+            let CellState { bucket, out, .. } = &mut *state;
+            let Some(bucket) = bucket else {
+                return false;
+            };
+            act(bucket.member_to_save(), &mut out.effects);
+            state.settle(host, host.clock.now())
+        };
+        Batch::finish_all(finished);
+        true
     }
 
     /// Something was changed past the bucket's events: it is looked after until it rests again.
@@ -282,11 +301,20 @@ impl CellState {
                 bucket.step(now, Event::Message(envelope), &mut self.out);
             }
         }
+        if !self.out.effects.records.is_empty()
+            && let Some(disk) = host.disk()
+        {
+            disk.hand_over(self.out.effects.records.drain(..));
+        }
         for call in self.out.effects.directory.drain(..) {
             host.calls.put(call);
         }
         let view = self.bucket.as_ref().and_then(|b| b.member().view());
-        self.parity = view.is_some_and(|group| group.parity_slots().next().is_some());
+        let durable = self
+            .bucket
+            .as_ref()
+            .is_some_and(|b| b.member().is_durable());
+        self.parity = durable || view.is_some_and(|group| group.parity_slots().next().is_some());
         let finished = self.answer();
         self.count_waiting(&host.options().in_flight);
         finished

@@ -56,6 +56,7 @@ pub(crate) fn host_and_directory(lease: Duration) -> (Arc<Host>, Directory) {
         peers,
         options,
         SERVICES.to_vec(),
+        None,
     ));
     let facts = testing::node_facts("n1", 1 << 30);
     let directory = Directory::open(staves_directory::Options::new(facts), Arc::new(Alone));

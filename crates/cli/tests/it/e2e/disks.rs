@@ -1,0 +1,220 @@
+//! Volumes on disk: real nodes are killed, one or all at once, and what was answered is there.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use staves_testkit::free_ports;
+use staves_testkit::nbd::NbdClient;
+
+use super::{Cluster, PATIENCE};
+
+const BLOCK: u64 = 4096;
+const BLOCKS: u64 = 2048;
+
+/// Nodes with a disk and the NBD door; its ports.
+fn start(count: usize) -> (Cluster, Vec<u16>) {
+    let ports = free_ports(count);
+    let before = |port: &u16| format!("export STAVES_DISK=96MiB STAVES_NBD=127.0.0.1:{port}");
+    let before: Vec<String> = ports.iter().map(before).collect();
+    (Cluster::start_after(&before), ports)
+}
+
+fn make_volume(cluster: &Cluster, scheme: &str) {
+    let pool = "pool create vols --kind memory --medium disk --memory 60MiB --scheme";
+    let pool: Vec<&str> = pool.split(' ').chain([scheme]).collect();
+    let volume = [
+        "volume", "create", "disk", "--size", "40MiB", "--pool", "vols",
+    ];
+    for args in [&pool[..], &volume] {
+        let made = cluster.run(0, args);
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+    }
+}
+
+/// A connection to the volume through some node.
+fn connect(port: u16) -> NbdClient {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match NbdClient::connect(address, "disk") {
+            Ok(client) => return client,
+            Err(why) if Instant::now() > until => panic!("not after {PATIENCE:?}: {why}"),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+    }
+}
+
+fn content(block: u64, version: u64) -> Vec<u8> {
+    let words = (0..BLOCK / 8).map(|word| (version << 32) + block * 512 + word);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// The versions of each block that were tried and answered.
+struct Versions {
+    tried: Vec<u64>,
+    answered: Vec<u64>,
+    next: u64,
+}
+
+impl Versions {
+    fn new() -> Versions {
+        let none = vec![0; BLOCKS as usize];
+        Versions {
+            tried: none.clone(),
+            answered: none,
+            next: 0,
+        }
+    }
+
+    /// Writes blocks until told to stop, or until the connection ends.
+    fn write_until(&mut self, client: &mut NbdClient, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            self.next += 1;
+            let block = self.next.wrapping_mul(2_654_435_761) % BLOCKS;
+            self.tried[block as usize] = self.next;
+            if client
+                .write(block * BLOCK, &content(block, self.next))
+                .is_err()
+            {
+                return;
+            }
+            self.answered[block as usize] = self.next;
+        }
+    }
+
+    /// Each block is whole, and not older than what was answered.
+    fn check(&self, client: &mut NbdClient) {
+        for block in 0..BLOCKS {
+            let bytes = client
+                .read(block * BLOCK, BLOCK as usize)
+                .expect("it reads");
+            let (first, _) = bytes.split_first_chunk().expect("a block");
+            let version = u64::from_le_bytes(*first) >> 32;
+            let at = block as usize;
+            assert!(
+                version >= self.answered[at] && version <= self.tried[at],
+                "block {block} has version {version}; {} was answered, {} tried",
+                self.answered[at],
+                self.tried[at]
+            );
+            let whole = version == 0 || bytes == content(block, version);
+            assert!(whole, "block {block} is torn at version {version}");
+        }
+    }
+}
+
+/// Rows B7, B8 in small: the power of all nodes goes, as far as a process can tell, while a client writes.
+#[test]
+fn b8_all_nodes_are_killed_at_once_and_nothing_that_was_answered_is_lost() {
+    let (mut cluster, ports) = start(3);
+    make_volume(&cluster, "1+1");
+    let mut versions = Versions::new();
+    for round in 0..4 {
+        let mut client = connect(ports[round % 3]);
+        versions.check(&mut client);
+        let stop = AtomicBool::new(false);
+        let before = versions.next;
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| versions.write_until(&mut client, &stop));
+            std::thread::sleep(Duration::from_millis(1500));
+            for at in 0..3 {
+                cluster.end(at, "-KILL");
+            }
+            writer.join().expect("it ends with the connection");
+        });
+        assert!(
+            versions.next > before + 20,
+            "{} writes",
+            versions.next - before
+        );
+        (0..3).for_each(|at| cluster.up(at));
+    }
+    let mut client = connect(ports[0]);
+    versions.check(&mut client);
+    cluster.wait_for("all is whole", 0, |s| s["state"] == "healthy");
+}
+
+/// A node is killed while a client writes, and comes back with its disk; then the other one of the volume goes for good.
+#[test]
+fn b7_a_node_that_was_killed_comes_back_with_its_disk_and_the_other_may_go() {
+    let (mut cluster, ports) = start(3);
+    make_volume(&cluster, "1+1");
+    let mut versions = Versions::new();
+    let stop = AtomicBool::new(false);
+    let mut client = connect(ports[0]);
+    for victim in [1, 2, 1, 2] {
+        stop.store(false, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| versions.write_until(&mut client, &stop));
+            std::thread::sleep(Duration::from_millis(500));
+            cluster.end(victim, "-KILL");
+            std::thread::sleep(Duration::from_millis(1500));
+            cluster.up(victim);
+            std::thread::sleep(Duration::from_millis(500));
+            stop.store(true, Ordering::Relaxed);
+            writer.join().expect("it ends");
+        });
+        cluster.wait_for("all is whole again", 0, |s| {
+            s["state"] == "healthy"
+                && s["nodes"]
+                    .as_array()
+                    .is_some_and(|n| n.iter().all(|n| n["up"] == true))
+        });
+        versions.check(&mut client);
+    }
+    cluster.end(1, "-KILL");
+    versions.check(&mut client);
+}
+
+/// Pools that cannot be on disk are refused, with the reason.
+#[test]
+fn pools_on_disk_that_cannot_be_are_refused_with_the_reason() {
+    let cluster = Cluster::start(1);
+    let create = |more: &str| {
+        let args = format!("pool create vols --medium disk --memory 16MiB {more}");
+        let ran = cluster.run(0, &args.split(' ').collect::<Vec<_>>());
+        assert_eq!(ran.code, Some(1), "{args}: {}", ran.stdout);
+        ran.stderr
+    };
+    let said = create("--kind memory --scheme 1+0");
+    assert!(
+        said.contains("no node has a disk") && said.contains("--disk"),
+        "{said}"
+    );
+    let said = create("--kind cache --scheme 1+0");
+    assert!(said.contains("only regions and volumes"), "{said}");
+    let said = create("--kind memory --scheme 2+1");
+    assert!(said.contains("m = 1"), "{said}");
+}
+
+/// The disk of another node is not taken for one's own.
+#[test]
+fn a_disk_that_is_another_nodes_is_refused_and_one_that_is_gone_is_made_anew() {
+    let (mut cluster, ports) = start(3);
+    make_volume(&cluster, "1+1");
+    connect(ports[0]).write(0, b"here").expect("written");
+    cluster.end(1, "-KILL");
+    let folder = |at: usize| cluster.nodes[at].data.join("disk");
+    std::fs::remove_dir_all(folder(1)).expect("it was there");
+    let copied = std::process::Command::new("cp")
+        .arg("-r")
+        .args([folder(0), folder(1)])
+        .status();
+    assert!(copied.expect("cp runs").success());
+    cluster.up(1);
+    let mut child = cluster.nodes[1].child.take().expect("it was started");
+    let ended = child.wait().expect("it ends");
+    let log = std::fs::read_to_string(cluster.folder.path().join("1.log")).expect("a log");
+    let last = log.lines().last().unwrap_or_default();
+    assert!(
+        !ended.success() && last.contains("is of node 1 of cluster"),
+        "{last}"
+    );
+    std::fs::remove_dir_all(cluster.nodes[1].data.join("disk")).expect("it was there");
+    cluster.up(1);
+    cluster.wait_for("all is whole", 0, |s| s["state"] == "healthy");
+    cluster.end(0, "-KILL");
+    let bytes = connect(ports[2]).read(0, 4).expect("it reads");
+    assert_eq!(bytes, b"here");
+}

@@ -1,0 +1,275 @@
+//! The disk of a node that has one: the journal's thread, the thread that saves pages, and the way of members' records between them.
+//!
+//! Locks are taken in this order: a cell's, the store's, the journal's. The journal's thread holds none of its own while it tells cells what is durable.
+
+mod closed;
+mod error;
+mod wake;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use staves_disk::{Committer, Device, FileDevice, Journal, JournalError};
+use staves_durable::{DiskFiles, DiskStore};
+use staves_group::{DiskRoom, KeptPage, RecoveredMember};
+use staves_model::GroupId;
+use staves_wire::group::MemberRecord;
+use tokio::sync::watch;
+
+use self::closed::ClosedDisk;
+pub(crate) use self::closed::StartedDisk;
+pub use self::error::NodeDiskError;
+use self::wake::SaverWake;
+
+/// With more of the journal's ring taken than one in so many parts, pages are saved until there is less.
+pub(crate) const FULL_PART: u64 = 4;
+/// Two looks at the progress that lie further apart count as this.
+const LOOK_MAX: Duration = Duration::from_secs(1);
+/// A disk that syncs nothing for so long does not answer.
+const DOES_NOT_ANSWER: Duration = Duration::from_secs(8);
+/// The longest that a round of saving waits for the journal.
+const JOURNAL_WAIT: Duration = Duration::from_secs(10);
+
+/// The disk of a running node.
+pub(crate) struct NodeDisk {
+    pub(crate) store: Mutex<DiskStore>,
+    /// Records have become durable, or the journal has failed.
+    pub(crate) synced: Condvar,
+    pub(crate) journal: OnceLock<Committer>,
+    pub(crate) pages: FileDevice,
+    pub(crate) table: FileDevice,
+    /// Members that it had at the start, and that no bucket has taken over yet.
+    recovered: Mutex<BTreeMap<GroupId, RecoveredMember>>,
+    failed: watch::Sender<Option<String>>,
+    /// Bytes of pages that it takes.
+    page_bytes: u64,
+    pub(crate) saver: Arc<SaverWake>,
+    /// The time at which the first look was made at what it has.
+    pub(crate) serves_since: Mutex<Option<Instant>>,
+    room: Arc<DiskRoom>,
+    progress: Mutex<Progress>,
+}
+
+/// The progress of the journal, as it was looked at.
+#[derive(Default)]
+struct Progress {
+    synced: u64,
+    looked: Option<Instant>,
+    stands_still: Duration,
+}
+
+impl Progress {
+    /// The time for which it has stood still though it had something to do. One in which nobody looked, because the process stood still, hardly counts.
+    fn look(&mut self, now: Instant, synced: u64, is_busy: bool) -> Duration {
+        let since = self.looked.replace(now);
+        let since = since.map_or(Duration::ZERO, |since| now.duration_since(since));
+        let moved = std::mem::replace(&mut self.synced, synced) != synced;
+        match is_busy && !moved {
+            true => self.stands_still += since.min(LOOK_MAX),
+            false => self.stands_still = Duration::ZERO,
+        }
+        self.stands_still
+    }
+}
+
+impl std::fmt::Debug for NodeDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeDisk").finish_non_exhaustive()
+    }
+}
+
+impl NodeDisk {
+    /// Of a disk whose journal is not driven yet, and that journal.
+    fn new(closed: ClosedDisk) -> (Arc<NodeDisk>, DrivenJournal) {
+        let ClosedDisk { opened, files, .. } = closed;
+        let DiskFiles {
+            journal: device,
+            pages,
+            table,
+        } = files;
+        let (used, free) = opened.store.page_file().places();
+        let spare = opened.store.page_file().spare_places();
+        let places = u64::from((used + free).saturating_sub(spare));
+        let disk = NodeDisk {
+            store: Mutex::new(opened.store),
+            synced: Condvar::new(),
+            journal: OnceLock::new(),
+            pages,
+            table,
+            recovered: Mutex::new(opened.members),
+            failed: watch::Sender::new(None),
+            page_bytes: places * staves_model::PAGE_BYTES as u64,
+            saver: Arc::default(),
+            serves_since: Mutex::default(),
+            room: Arc::default(),
+            progress: Mutex::default(),
+        };
+        let journal = DrivenJournal {
+            journal: opened.journal,
+            device: Box::new(device),
+        };
+        (Arc::new(disk), journal)
+    }
+
+    /// Bytes of pages that it takes.
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.page_bytes
+    }
+
+    /// Takes records of members.
+    pub(crate) fn hand_over(&self, records: impl IntoIterator<Item = (GroupId, MemberRecord)>) {
+        let Some(journal) = self.journal.get() else {
+            debug_assert!(false, "a record before the journal is driven");
+            return;
+        };
+        let handed = self
+            .store
+            .lock()
+            .hand_over(records, &mut append_to(journal));
+        self.note(handed);
+    }
+
+    /// A group's member is to be made: as the disk has it, if it does.
+    pub(crate) fn take_recovered(&self, group: GroupId) -> Option<RecoveredMember> {
+        let mut all = self.recovered.lock();
+        let recovered = all.remove(&group);
+        if recovered.is_none() {
+            self.store.lock().begin(group, None);
+        }
+        recovered
+    }
+
+    /// A member that the disk has cannot be used as things are: the node ends, and nothing of it is given up.
+    pub(crate) fn give_back(&self, group: GroupId, why: &str) {
+        self.fail(&format!("group {group} on it cannot be used: {why}"));
+    }
+
+    /// The pages that are kept of a group's member.
+    pub(crate) fn with_kept_pages<R>(
+        &self,
+        group: GroupId,
+        take: impl FnOnce(&mut dyn Iterator<Item = KeptPage>) -> R,
+    ) -> R {
+        let store = self.store.lock();
+        take(&mut store.kept_pages(group, &self.pages))
+    }
+
+    /// A group's member is given up, with all that is kept of it.
+    pub(crate) fn end(&self, group: GroupId) {
+        if let Some(journal) = self.journal.get() {
+            let ended = self.store.lock().end(group, &mut append_to(journal));
+            self.note(ended);
+        }
+    }
+
+    /// Members that no bucket has taken over are given up, but for those that are wanted yet: the map has no place for the others.
+    pub(crate) fn end_unwanted(&self, wanted: impl Fn(GroupId) -> bool) {
+        // Until it is ended nobody makes another one.
+        let mut recovered = self.recovered.lock();
+        let unwanted = recovered.keys().copied().filter(|group| !wanted(*group));
+        for group in unwanted.collect::<Vec<_>>() {
+            recovered.remove(&group);
+            tracing::info!(%group, "the disk has a bucket that is elsewhere now: its pages go");
+            self.end(group);
+        }
+    }
+
+    /// Members know how much room the journal has. True if pages are to be saved for the sake of it.
+    pub(crate) fn note_room(&self) -> bool {
+        self.journal.get().is_some_and(|journal| {
+            let (taken, of) = journal.look(|journal| {
+                let of = journal.ring_bytes();
+                (of - journal.room_reserved(), of)
+            });
+            self.room.set_taken(taken, of);
+            taken > of / FULL_PART
+        })
+    }
+
+    /// The room of its journal, for its members' options.
+    pub(crate) fn room(&self) -> Arc<DiskRoom> {
+        self.room.clone()
+    }
+
+    /// Looks whether the journal gets on, now and then: one that stands still for long has a disk that does not answer.
+    pub(crate) fn look_at_progress(&self, now: Instant) {
+        let Some(journal) = self.journal.get() else {
+            return;
+        };
+        let (last, synced) = journal.look(|journal| (journal.last(), journal.synced()));
+        let stands_still = self.progress.lock().look(now, synced, synced < last);
+        if stands_still >= DOES_NOT_ANSWER {
+            self.fail("it has not answered for too long");
+        }
+    }
+
+    pub(crate) fn note(&self, outcome: Result<(), JournalError>) {
+        if let Err(error) = outcome {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// D-9: nothing is tried again. The node ends, and returns as another life.
+    pub(crate) fn fail(&self, why: &str) {
+        let first = self.failed.send_if_modified(|failed| {
+            let first = failed.is_none();
+            failed.get_or_insert_with(|| why.to_owned());
+            first
+        });
+        if first {
+            tracing::error!(%why, "the disk has failed: this node ends, and is to be started again");
+        }
+        self.synced.notify_all();
+        self.saver.wake();
+    }
+
+    /// Waits until it has failed, if there is one; the reason.
+    pub(crate) async fn fails(disk: Option<&Arc<NodeDisk>>) -> String {
+        let Some(disk) = disk else {
+            return std::future::pending().await;
+        };
+        let mut failed = disk.failed.subscribe();
+        let why = failed.wait_for(Option::is_some).await;
+        match why.ok().and_then(|why| why.clone()) {
+            Some(why) => why,
+            // The sender lives as long as the disk.
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failed.borrow().clone()
+    }
+
+    /// Waits until so many records of a group's member are durable.
+    pub(crate) fn wait(&self, group: GroupId, records: u64) -> Result<bool, String> {
+        let until = Instant::now() + JOURNAL_WAIT;
+        let mut store = self.store.lock();
+        while store.synced_of(group) < records {
+            if let Some(why) = self.failure() {
+                return Err(why);
+            }
+            if self.synced.wait_until(&mut store, until).timed_out() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A journal and its device, for the thread that drives it.
+pub(crate) struct DrivenJournal {
+    pub(crate) journal: Journal,
+    pub(crate) device: Box<dyn Device>,
+}
+
+pub(crate) fn append_to(
+    journal: &Committer,
+) -> impl FnMut(&[u8], bool) -> Result<u64, JournalError> + '_ {
+    |bytes, frees| match frees {
+        true => journal.append_reserved(bytes),
+        false => journal.append(bytes),
+    }
+}

@@ -1,0 +1,181 @@
+//! A disk before its node has a life: its files, whose they are, and the members that they have.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use staves_disk::{DiskId, FileDevice};
+use staves_durable::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create_files, open};
+use staves_group::RecoveredMember;
+use staves_model::{Claim, ClusterId, GroupId, NodeId};
+
+use super::{DrivenJournal, NodeDisk, NodeDiskError};
+
+/// The folder of a disk in the data folder.
+const FOLDER: &str = "disk";
+/// The file in it that says whose it is: the ids of the cluster, in hexadecimal digits, and of the node.
+const OWNER: &str = "owner";
+/// The time for which a start waits for files that are open elsewhere, and between two looks.
+const OPEN_WAIT: Duration = Duration::from_secs(3);
+const OPEN_LOOK: Duration = Duration::from_millis(50);
+
+/// A disk before its node has a life.
+pub(crate) struct ClosedDisk {
+    pub(super) opened: OpenedDisk,
+    pub(super) files: DiskFiles<FileDevice>,
+    /// The cluster and the node that it is of.
+    pub(crate) owner: Option<(ClusterId, NodeId)>,
+}
+
+impl ClosedDisk {
+    /// Opens the disk in a data folder, and makes one of so many bytes first if there is none and they are not 0. `None`: there is none.
+    pub(crate) fn open(data: &Path, page_bytes: u64) -> Result<Option<ClosedDisk>, NodeDiskError> {
+        let folder = data.join(FOLDER);
+        let path = || folder.display().to_string();
+        if !folder.exists() {
+            if page_bytes == 0 {
+                return Ok(None);
+            }
+            let sizes = DiskSizes::of(page_bytes);
+            tracing::info!(path = %path(), bytes = sizes.total(), "making a disk");
+            let made = staves_directory::make_folder(data)
+                .and_then(|()| create_files(&folder, sizes, DiskId(rand::random())));
+            made.map_err(|reason| NodeDiskError::Create {
+                bytes: sizes.total(),
+                path: path(),
+                reason,
+            })?;
+        }
+        let wrong = |reason| NodeDiskError::Open {
+            path: path(),
+            reason,
+        };
+        let began = Instant::now();
+        let owner = read_owner(&folder)?;
+        let files = open_files(&folder).map_err(wrong)?;
+        let opened = open(&files).map_err(wrong)?;
+        let (pages, free) = opened.store.page_file().places();
+        tracing::info!(
+            path = %path(), buckets = opened.members.len(), dropped = opened.dropped.len(), pages, free,
+            ms = began.elapsed().as_millis() as u64,
+            "the disk is open"
+        );
+        Ok(Some(ClosedDisk {
+            opened,
+            files,
+            owner,
+        }))
+    }
+
+    /// The members that it has, for the directory.
+    pub(crate) fn claims(&self) -> Vec<Claim> {
+        let members = self.opened.members.iter();
+        let claim = |(group, member): (&GroupId, &RecoveredMember)| Claim {
+            group: *group,
+            epoch: member.epoch(),
+        };
+        members.map(claim).collect()
+    }
+}
+
+/// The files of a disk, which a process that ends may hold a little longer.
+fn open_files(folder: &Path) -> Result<DiskFiles<FileDevice>, DiskOpenError> {
+    let until = Instant::now() + OPEN_WAIT;
+    loop {
+        match DiskFiles::open(folder) {
+            Err(DiskOpenError::File { error, .. })
+                if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < until =>
+            {
+                std::thread::sleep(OPEN_LOOK);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// The cluster and the node that a disk is of, as its folder says.
+fn read_owner(folder: &Path) -> Result<Option<(ClusterId, NodeId)>, NodeDiskError> {
+    let path = folder.join(OWNER);
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(owner_error(&path, error.to_string())),
+    };
+    let mut words = text.split_whitespace();
+    let cluster = words.next().and_then(|w| u64::from_str_radix(w, 16).ok());
+    let node = words.next().and_then(|w| w.parse().ok());
+    match cluster.zip(node) {
+        Some((cluster, node)) => Ok(Some((ClusterId(cluster), NodeId(node)))),
+        None => Err(owner_error(
+            &path,
+            "it is no id of a cluster and of a node".to_owned(),
+        )),
+    }
+}
+
+fn owner_error(path: &Path, reason: String) -> NodeDiskError {
+    let path = path.display().to_string();
+    NodeDiskError::Owner { path, reason }
+}
+
+/// Refuses the disk in a data folder if it is another node's, and marks it as this one's if it is nobody's yet.
+fn own(
+    data: &Path,
+    theirs: Option<(ClusterId, NodeId)>,
+    ours: (ClusterId, NodeId),
+) -> Result<(ClusterId, NodeId), NodeDiskError> {
+    let folder = data.join(FOLDER);
+    match theirs {
+        Some(theirs) if theirs != ours => {
+            let path = folder.display().to_string();
+            return Err(NodeDiskError::Foreign { path, theirs, ours });
+        }
+        Some(_) => return Ok(ours),
+        None => {}
+    }
+    let path = folder.join(OWNER);
+    let write = || {
+        let new = folder.join(format!("{OWNER}.new"));
+        std::fs::write(&new, format!("{} {}\n", ours.0, ours.1.0))?;
+        std::fs::File::open(&new)?.sync_all()?;
+        std::fs::rename(&new, &path)?;
+        std::fs::File::open(&folder)?.sync_all()
+    };
+    write().map_err(|error: io::Error| owner_error(&path, error.to_string()))?;
+    Ok(ours)
+}
+
+/// A disk that is open, while its node has no life yet.
+pub(crate) struct StartedDisk {
+    pub(crate) disk: Arc<NodeDisk>,
+    pub(crate) journal: DrivenJournal,
+    pub(crate) claims: Vec<Claim>,
+    pub(crate) owner: Option<(ClusterId, NodeId)>,
+    data: PathBuf,
+}
+
+impl StartedDisk {
+    /// The disk in a data folder, made with so many bytes of pages if there is none and they are not 0.
+    pub(crate) fn open(data: &Path, page_bytes: u64) -> Result<Option<StartedDisk>, NodeDiskError> {
+        let Some(closed) = ClosedDisk::open(data, page_bytes)? else {
+            return Ok(None);
+        };
+        let (claims, owner) = (closed.claims(), closed.owner);
+        let (disk, journal) = NodeDisk::new(closed);
+        let data = data.to_owned();
+        Ok(Some(StartedDisk {
+            disk,
+            journal,
+            claims,
+            owner,
+            data,
+        }))
+    }
+
+    /// Refuses a disk that is another node's, and marks one that is nobody's yet.
+    pub(crate) fn own(&mut self, cluster: ClusterId, node: NodeId) -> Result<(), NodeDiskError> {
+        self.owner = Some(own(&self.data, self.owner, (cluster, node))?);
+        Ok(())
+    }
+}

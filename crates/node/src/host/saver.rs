@@ -1,0 +1,249 @@
+//! The threads of a node's disk. The journal's says what is durable; the other saves pages: members whose records the journal needs longest first, before it is full.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use staves_disk::{Committer, Device, PageFileError};
+use staves_durable::{DiskStore, SaveDriver, SaveError, save, strike};
+use staves_group::{Effects, Event, Member};
+use staves_model::GroupId;
+
+use super::Host;
+use crate::disk::{DrivenJournal, FULL_PART, NodeDisk, append_to};
+
+/// The interval at which it looks.
+const LOOK: Duration = Duration::from_millis(250);
+/// A member that the disk has, and for which no group has a place, is kept for so long after a start.
+const UNWANTED_KEPT: Duration = Duration::from_secs(60);
+/// Changes are saved after this time in any case, so that a start has little to redo.
+const SAVED_AFTER: Duration = Duration::from_secs(20);
+
+/// Starts the journal's thread.
+pub(crate) fn drive(
+    disk: &Arc<NodeDisk>,
+    driven: DrivenJournal,
+    host: &Arc<Host>,
+) -> std::io::Result<()> {
+    let (weak, host) = (Arc::downgrade(disk), Arc::downgrade(host));
+    let told = move |outcome: Result<u64, &str>| tell(&weak, &host, outcome);
+    let committer = Committer::start(driven.journal, driven.device, told)?;
+    let fresh = disk.journal.set(committer).is_ok();
+    debug_assert!(fresh, "a journal is driven once");
+    Ok(())
+}
+
+/// The journal's thread says up to where all is durable.
+fn tell(disk: &Weak<NodeDisk>, host: &Weak<Host>, outcome: Result<u64, &str>) {
+    let (Some(disk), Some(host)) = (disk.upgrade(), host.upgrade()) else {
+        return;
+    };
+    let synced = match outcome {
+        Ok(synced) => synced,
+        Err(why) => return disk.fail(why),
+    };
+    let told = {
+        let mut store = disk.store.lock();
+        let told = store.synced(synced);
+        if store.waits()
+            && let Some(journal) = disk.journal.get()
+        {
+            let appended = store.append_waiting(&mut append_to(journal));
+            disk.note(appended);
+        }
+        told
+    };
+    if disk.note_room() {
+        disk.saver.wake();
+    }
+    disk.synced.notify_all();
+    if told.is_empty() {
+        return;
+    }
+    let (routes, now) = (host.routes(), host.clock.now());
+    for (group, count) in told {
+        for cell in routes.cells_of(group) {
+            cell.step(&host, now, Event::Synced(count));
+        }
+    }
+    host.peers.flush();
+}
+
+/// Starts the thread that saves pages, once the buckets are there. It ends with the disk, or once that has failed.
+pub(crate) fn start(disk: &Arc<NodeDisk>, host: &Arc<Host>) -> std::io::Result<()> {
+    let (disk, host) = (Arc::downgrade(disk), Arc::downgrade(host));
+    let run = move || {
+        let mut saved_all = Instant::now();
+        while look(&disk, &host, &mut saved_all) {}
+    };
+    let thread = std::thread::Builder::new().name("saver".into());
+    thread.spawn(run).map(drop)
+}
+
+/// One look, and its rest. False at the end.
+fn look(disk: &Weak<NodeDisk>, host: &Weak<Host>, saved_all: &mut Instant) -> bool {
+    let (Some(strong), Some(host)) = (disk.upgrade(), host.upgrade()) else {
+        return false;
+    };
+    let Some(journal) = strong.journal.get() else {
+        return false;
+    };
+    if strong.failure().is_some() {
+        return false;
+    }
+    let mut saver = Saver {
+        disk: &strong,
+        host: &host,
+    };
+    if let Err(why) = saver.save_due(journal, saved_all) {
+        strong.fail(&why);
+        return false;
+    }
+    // The disk and the host may go meanwhile.
+    let rest = strong.saver.clone();
+    drop((strong, host));
+    rest.rest(LOOK);
+    true
+}
+
+struct Saver<'a> {
+    disk: &'a NodeDisk,
+    host: &'a Arc<Host>,
+}
+
+impl Saver<'_> {
+    fn save_due(&mut self, journal: &Committer, saved_all: &mut Instant) -> Result<(), String> {
+        let serves = self
+            .disk
+            .serves_since
+            .lock()
+            .get_or_insert_with(Instant::now)
+            .elapsed();
+        self.host.end_unwanted(serves >= UNWANTED_KEPT);
+        note(strike(self, journal.synced()))?;
+        let is_late = saved_all.elapsed() >= SAVED_AFTER;
+        if is_late {
+            *saved_all = Instant::now();
+        }
+        for (group, only_for_room) in self.due(journal, is_late) {
+            if only_for_room && !is_full(journal) {
+                continue;
+            }
+            let needed = |store: &mut DiskStore| store.needed_from();
+            let before = self.with_store(needed);
+            note(save(self, group).map(drop))?;
+            self.release(journal, &[group]);
+            // The oldest records are another's, which cannot be let go now: others behind them would free nothing, and take room.
+            let frees_nothing = only_for_room && self.with_store(needed) == before;
+            if frees_nothing || self.disk.failure().is_some() {
+                break;
+            }
+        }
+        let all: Vec<GroupId> = self.with_store(|store| store.groups().collect());
+        self.release(journal, &all);
+        Ok(())
+    }
+
+    /// Members that are to be saved now, those first whose records lie furthest back; and whether for the sake of the journal's room alone.
+    fn due(&mut self, journal: &Committer, is_late: bool) -> Vec<(GroupId, bool)> {
+        let is_full = is_full(journal);
+        let groups: Vec<GroupId> = self.with_store(|store| store.groups().collect());
+        let mut due = Vec::new();
+        for group in groups {
+            let (mut changed, mut waits) = (false, false);
+            self.look_at(group, |member| {
+                changed = member.unsaved() > 0;
+                waits = member.wants_save();
+            });
+            let wanted = waits || (is_late && changed);
+            if wanted || is_full {
+                due.push((group, !wanted));
+            }
+        }
+        self.with_store(|store| due.sort_by_key(|(group, _)| store.needed_from_of(*group)));
+        due
+    }
+
+    fn look_at(&mut self, group: GroupId, look: impl FnOnce(&mut Member)) {
+        let mut look = Some(look);
+        self.with_member(group, &mut |member, _| {
+            if let Some(look) = look.take() {
+                look(member);
+            }
+        });
+    }
+
+    /// Lets go of the records that no start needs.
+    fn release(&mut self, journal: &Committer, groups: &[GroupId]) {
+        for group in groups.iter().copied() {
+            let mut before = None;
+            self.look_at(group, |member| before = member.needed_from());
+            if let Some(before) = before {
+                self.with_store(|store| store.release(group, before));
+            }
+        }
+        // First what is synced: a record that comes later is not let go by it.
+        let all = journal.synced() + 1;
+        let needed = self.with_store(|store| store.needed_from());
+        let from = needed.map_or(all, |from| from.min(all));
+        if from > journal.look(|journal| journal.kept_from()) {
+            journal.let_go(from);
+            journal.want_room();
+        }
+        let _ = self.disk.note_room();
+    }
+}
+
+/// If there is no room for pages, all goes on without: they count as changed, and the journal keeps what they lack. Other errors are the
+/// disk's.
+fn note(outcome: Result<(), SaveError>) -> Result<(), String> {
+    match outcome {
+        Err(SaveError::Pages { group, error }) if !matches!(error, PageFileError::Failed(_)) => {
+            tracing::warn!(%group, %error, "pages cannot be saved now");
+            Ok(())
+        }
+        outcome => outcome.map_err(|error| error.to_string()),
+    }
+}
+
+fn is_full(journal: &Committer) -> bool {
+    taken(journal) > journal.look(|journal| journal.ring_bytes()) / FULL_PART
+}
+
+/// Bytes of the ring that hold records.
+fn taken(journal: &Committer) -> u64 {
+    journal.look(|journal| journal.ring_bytes() - journal.room_reserved())
+}
+
+impl SaveDriver for Saver<'_> {
+    fn with_member(
+        &mut self,
+        group: GroupId,
+        act: &mut dyn FnMut(&mut Member, &mut Effects),
+    ) -> bool {
+        let routes = self.host.routes();
+        let mut cells = routes.cells_of(group);
+        cells
+            .next()
+            .is_some_and(|cell| cell.with_member(self.host, act))
+    }
+
+    fn with_store<R>(&mut self, act: impl FnOnce(&mut DiskStore) -> R) -> R {
+        act(&mut self.disk.store.lock())
+    }
+
+    fn append_waiting(&mut self) {
+        self.disk.hand_over([]);
+    }
+
+    fn wait(&mut self, group: GroupId, records: u64) -> Result<bool, String> {
+        self.disk.wait(group, records)
+    }
+
+    fn pages(&self) -> &dyn Device {
+        &self.disk.pages
+    }
+
+    fn table(&self) -> &dyn Device {
+        &self.disk.table
+    }
+}
