@@ -170,6 +170,7 @@ impl Cluster {
             members,
             store: opened.store,
             journal: opened.journal,
+            under_way: None,
             disk_room,
             failed: false,
         });
@@ -287,6 +288,11 @@ impl Cluster {
             let power = self.rng.random_bool(0.5);
             self.crash(at, power);
         }
+    }
+
+    /// A commit that is begun, and done: all that was appended before it is durable.
+    pub fn commit_whole(&mut self, at: usize) {
+        (0..3).for_each(|_| self.commit(at));
     }
 
     /// A round of saving at a node.

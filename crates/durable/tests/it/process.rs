@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use staves_disk::faulty::FaultyDevice;
-use staves_disk::{Device, Journal};
+use staves_disk::{Commit, Device, Journal};
 use staves_durable::{DiskFiles, DiskStore, SaveDriver};
 use staves_group::{DiskRoom, Effects, Event, Member, Options};
 use staves_model::{GroupId, Incarnation, Time};
@@ -29,6 +29,8 @@ pub struct Process {
     pub members: BTreeMap<GroupId, Member>,
     pub store: DiskStore,
     pub journal: Journal,
+    /// A commit that was begun, and is not written yet.
+    pub under_way: Option<Commit>,
     pub disk_room: Arc<DiskRoom>,
     /// Its disk has failed: it ends.
     pub failed: bool,
@@ -107,10 +109,13 @@ impl Process {
 
     /// One commit of the journal, if there is anything, and what follows from it.
     pub fn commit(&mut self, files: &DiskFiles<FaultyDevice>, now: Time, out: &mut Effects) {
-        if let Some(commit) = self.journal.next_commit() {
-            let done = self.journal.finish(commit.perform(&files.journal));
-            self.failed |= done.is_err();
-        }
+        // Begun by one call and done by the next: what is appended in between is not durable with it.
+        let Some(commit) = self.under_way.take() else {
+            self.under_way = self.journal.next_commit();
+            return;
+        };
+        let done = self.journal.finish(commit.perform(&files.journal));
+        self.failed |= done.is_err();
         if self.failed {
             return;
         }

@@ -62,7 +62,8 @@ fn one_step(c: &mut Cluster, weather: Weather) {
     match c.rng.random_range(0..1000) {
         0..250 => c.write(group),
         250..600 => drop(c.deliver()),
-        600..780 => c.commit(at),
+        600..680 => c.commit(at),
+        680..780 => c.commit_whole(at),
         780..880 => c.tick(),
         880..900 => c.save(at, group),
         900..920 => c.release(at),
@@ -95,7 +96,7 @@ fn save_behind_a_write(c: &mut Cluster, group: GroupId) {
     c.write(group);
     for _ in 0..c.rng.random_range(1..6) {
         c.deliver();
-        (0..c.nodes.len()).for_each(|at| c.commit(at));
+        (0..c.nodes.len()).for_each(|at| c.commit_whole(at));
     }
     for at in 0..c.nodes.len() {
         c.save(at, group);
@@ -104,9 +105,9 @@ fn save_behind_a_write(c: &mut Cluster, group: GroupId) {
     c.tick();
     while c.deliver() {}
     for at in 0..c.nodes.len() {
-        c.commit(at);
+        c.commit_whole(at);
         c.release(at);
-        c.commit(at);
+        c.commit_whole(at);
     }
     c.tick();
     if c.rng.random_bool(0.3) {
