@@ -25,6 +25,9 @@ const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration:
 /// And one that does not acknowledge what was sent to it is not asked: it is given so long.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(25);
 
+/// The pause before another look whether the node goes by the newest map.
+const MAP_AGAIN: Duration = Duration::from_millis(2);
+
 /// Sees to it that a client that has gone without a word is not taken for there.
 pub(super) fn keep_alive(socket: &TcpStream) -> io::Result<()> {
     let (idle, between, times) = KEEPALIVE;
@@ -98,6 +101,18 @@ impl Exports for Volumes<'_> {
     }
 }
 
+/// The map that this node goes by, once that is as new as the directory's: a volume that it is known to have can be opened.
+async fn newest_map(running: &Running) -> Arc<ClusterMap> {
+    let revision = running.directory.map().borrow().revision;
+    loop {
+        let map = running.host.routes().map.clone();
+        if map.revision >= revision {
+            return map;
+        }
+        tokio::time::sleep(MAP_AGAIN).await;
+    }
+}
+
 /// Until the client has chosen a volume; `None` if it leaves first.
 pub(super) async fn negotiate(
     socket: &mut TcpStream,
@@ -114,7 +129,7 @@ pub(super) async fn negotiate(
             return Ok(None);
         }
         let exports = Volumes {
-            map: running.host.routes().map.clone(),
+            map: newest_map(running).await,
             running,
             client,
         };
