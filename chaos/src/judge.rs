@@ -79,9 +79,16 @@ fn emptied(asked: &Asked) -> Asked {
 /// Allows each key to have become empty once for each time that more was lost than the scheme bears:
 /// a loss is a deletion without a request, of unknown outcome. A loss is the time from before
 /// the first node is killed until the last is dead: what was written in between is lost as well.
-pub fn with_losses(mut records: Vec<Record>, losses: &[Range<u64>]) -> Vec<Record> {
+/// A region on disk loses nothing by that.
+pub fn with_losses(
+    mut records: Vec<Record>,
+    losses: &[Range<u64>],
+    is_region_on_disk: bool,
+) -> Vec<Record> {
     let mut first: BTreeMap<String, (u64, Asked)> = BTreeMap::new();
-    for record in &records {
+    let is_lost =
+        |record: &&Record| !(is_region_on_disk && matches!(record.asked, Asked::Chunk(_)));
+    for record in records.iter().filter(is_lost) {
         let new = || (record.call, emptied(&record.asked));
         let (at, _) = first.entry(record.key.clone()).or_insert_with(new);
         *at = (*at).min(record.call);
@@ -132,6 +139,7 @@ pub fn histories(records: &[Record]) -> (Checked, Vec<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use staves_history::chunk::CELLS;
     use staves_history::record::Answered;
 
     fn record(key: &str, asked: Asked, call: u64, returned: u64, answer: Answered) -> Record {
@@ -168,6 +176,22 @@ mod tests {
     }
 
     #[test]
+    fn no_loss_excuses_a_region_on_disk() {
+        let (from, to) = (0, WORDS.len() - 1);
+        let written = OnChunk::Write { from, to, value: 7 };
+        let empty = Answered::Cells([0; CELLS]);
+        let gone = vec![
+            record("c", Asked::Chunk(written), 1, 2, Answered::Ok),
+            record("c", Asked::Chunk(OnChunk::Read { from, to }), 5, 6, empty),
+        ];
+        for (on_disk, violations) in [(false, 0), (true, 1)] {
+            let losses = std::slice::from_ref(&(3..4));
+            let judged = histories(&with_losses(gone.clone(), losses, on_disk));
+            assert_eq!(judged.1.len(), violations, "{judged:?}");
+        }
+    }
+
+    #[test]
     fn a_loss_excuses_an_empty_key_but_no_wrong_value() {
         let set = |value: &str| Asked::Set {
             value: value.into(),
@@ -178,18 +202,26 @@ mod tests {
         ];
         assert_eq!(histories(&gone).1.len(), 1);
         assert!(
-            histories(&with_losses(gone.clone(), std::slice::from_ref(&(3..4))))
-                .1
-                .is_empty()
+            histories(&with_losses(
+                gone.clone(),
+                std::slice::from_ref(&(3..4)),
+                true
+            ))
+            .1
+            .is_empty()
         );
         assert!(
-            histories(&with_losses(gone.clone(), std::slice::from_ref(&(0..3))))
-                .1
-                .is_empty(),
+            histories(&with_losses(
+                gone.clone(),
+                std::slice::from_ref(&(0..3)),
+                true
+            ))
+            .1
+            .is_empty(),
             "written while the nodes were being killed"
         );
         assert_eq!(
-            histories(&with_losses(gone, std::slice::from_ref(&(7..8))))
+            histories(&with_losses(gone, std::slice::from_ref(&(7..8)), true))
                 .1
                 .len(),
             1,
@@ -201,7 +233,7 @@ mod tests {
             record("k", Asked::Get, 6, 7, Answered::Value("a".into())),
         ];
         assert_eq!(
-            histories(&with_losses(stale, std::slice::from_ref(&(5..6))))
+            histories(&with_losses(stale, std::slice::from_ref(&(5..6)), true))
                 .1
                 .len(),
             1

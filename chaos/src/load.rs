@@ -175,7 +175,7 @@ impl Shared {
 }
 
 /// The contended keys.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Keys {
     /// The number of keys.
     pub count: usize,

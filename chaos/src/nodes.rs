@@ -33,7 +33,10 @@ const DESCRIPTORS: &str = "--nofile=192:192";
 const WALL_CLOCKS: [&str; 5] = ["+2d", "-3d", "+0d", "+9d", "-1d"];
 /// Each data folder is a small disk of its own, in memory: it can be filled, and how fast the machine's own
 /// disk is for others decides nothing.
-const DISK: &str = "size=12m";
+const FOLDER_BYTES: &str = "size=12m";
+/// The same with what is on disk of pools, and the nodes' share for those.
+const FOLDER_BYTES_ON_DISK: &str = "size=300m";
+const DISK: &str = "96MiB";
 /// Bits that are flipped at a time, each in another block.
 const FLIPS: usize = 200;
 /// The name of the memory that a node keeps blocks of files in.
@@ -56,6 +59,8 @@ pub struct Setup {
     pub wall_clocks_apart: bool,
     /// They may open few files and sockets.
     pub few_descriptors: bool,
+    /// They have disks for pools.
+    pub on_disk: bool,
 }
 
 struct Node {
@@ -134,7 +139,11 @@ impl Nodes {
         std::fs::create_dir_all(&data)
             .with_context(|| format!("cannot make {}", data.display()))?;
         let place = data.display().to_string();
-        tool("mount", &["-t", "tmpfs", "-o", DISK, "tmpfs", &place])?;
+        let size = match self.setup.on_disk {
+            true => FOLDER_BYTES_ON_DISK,
+            false => FOLDER_BYTES,
+        };
+        tool("mount", &["-t", "tmpfs", "-o", size, "tmpfs", &place])?;
         self.nodes.push(Node {
             child: None,
             started: Instant::now(),
@@ -166,6 +175,9 @@ impl Nodes {
             .args(["--parent-pid", &std::process::id().to_string()])
             .arg("--data")
             .arg(self.data(at));
+        if self.setup.on_disk {
+            command.args(["--disk", DISK]);
+        }
         if !founder {
             let others = (0..self.nodes.len()).filter(|other| *other != at);
             let doors: Vec<String> = others.map(|o| format!("{}:1600", lab.address(o))).collect();
@@ -365,7 +377,12 @@ impl Nodes {
         let data = self.data(at);
         let entries = std::fs::read_dir(&data).with_context(|| format!("{}", data.display()))?;
         for entry in entries {
-            std::fs::remove_file(entry?.path()).context("cannot empty a data folder")?;
+            let path = entry?.path();
+            let removed = match path.is_dir() {
+                true => std::fs::remove_dir_all(path),
+                false => std::fs::remove_file(path),
+            };
+            removed.context("cannot empty a data folder")?;
         }
         Ok(())
     }

@@ -59,7 +59,7 @@ const fn episode(
 use Topic::{Any, Clocks, Cuts, Descriptors, Files, Losses, Members};
 
 #[rustfmt::skip]
-const EPISODES: [Episode; 53] = [
+const EPISODES: [Episode; 55] = [
     episode(Any, 3, 1, 0, "kill a random node\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill the directory's leader\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill a random node\nafter 200ms restart it"),
@@ -113,6 +113,8 @@ const EPISODES: [Episode; 53] = [
     episode(Descriptors, 3, 1, 0, "flood the directory's leader with idle clients\nafter 500ms kill a random follower\nafter 3s restart it\nafter 2s heal"),
     episode(Losses, 5, 3, 0, "kill three random nodes\nafter 6s restart them"),
     episode(Losses, 5, 5, 0, "kill every node\nafter 1s restart them"),
+    episode(Losses, 5, 5, 0, "kill every node\nrestart them\nafter 400ms kill every node\nafter 200ms restart them\nafter 1200ms kill every node\nrestart them"),
+    episode(Losses, 5, 5, 0, "kill two random nodes\nafter 900ms kill every node\nafter 1s restart them"),
 ];
 
 /// The longest time that a key may go without an answer, while a majority is connected.
@@ -122,11 +124,14 @@ const STALL_EVERYWHERE_S: u64 = 9;
 /// The beginning of the names of random scenarios.
 const NAME: &str = "random-";
 
+/// The words for memory whose pool is on disk.
+const ON_DISK: &str = " on disk";
+
 /// The first line of a scenario, as it is drawn.
 struct Setting {
     nodes: usize,
-    /// The data and the parity buckets of memory.
-    memory: Option<(usize, usize)>,
+    /// The data and the parity buckets of memory, and its medium.
+    memory: Option<(usize, usize, &'static str)>,
     topics: Vec<Topic>,
     text: String,
 }
@@ -139,15 +144,19 @@ impl Setting {
             1 => Losses,
             _ => Any,
         };
-        let (nodes, memory) = match (topic, rng.random_range(0..5)) {
-            (Any, 0) => (6, Some((4, 2))),
-            (Any, 1) => (7, Some((4, 2))),
-            (Any, 2) => (4, Some((2, 1))),
+        let (nodes, memory) = match (topic, rng.random_range(0..7)) {
+            (Any, 0) => (6, Some((4, 2, ""))),
+            (Any, 1) => (7, Some((4, 2, ""))),
+            (Any, 2) => (4, Some((2, 1, ""))),
+            (Any, 3) => (4, Some((1, 1, ON_DISK))),
+            (Any, 4) => (5, Some((1, 2, ON_DISK))),
             (Any, _) => ([3, 3, 4, 5, 7].choose(rng).copied().unwrap_or(5), None),
+            (Losses, 0..3) => (5, Some((1, 1, ON_DISK))),
+            (Losses, 3..5) => (5, Some((1, 2, ON_DISK))),
             _ => (5, None),
         };
-        if let Some((m, k)) = memory {
-            text += &format!(", memory {m}+{k}");
+        if let Some((m, k, medium)) = memory {
+            text += &format!(", memory {m}+{k}{medium}");
         }
         let mut topics = vec![topic];
         let options = [
@@ -176,11 +185,11 @@ impl Setting {
 
     /// The losses that every pool bears.
     fn bears(&self) -> usize {
-        self.memory.map_or(2, |(_, k)| k.min(2))
+        self.memory.map_or(2, |(_, k, _)| k.min(2))
     }
 
     fn allows(&self, episode: &Episode) -> bool {
-        let to_spare = self.memory.is_none_or(|(m, k)| self.nodes > m + k);
+        let to_spare = self.memory.is_none_or(|(m, k, _)| self.nodes > m + k);
         let beyond = episode.topic == Losses || episode.outage > 0;
         self.topics.contains(&episode.topic)
             && self.nodes >= episode.nodes

@@ -145,6 +145,7 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
         clocks_apart: scenario.clocks_apart,
         wall_clocks_apart: scenario.wall_clocks_apart,
         few_descriptors: scenario.few_descriptors,
+        on_disk: scenario.on_disk,
     };
     let mut runner = Runner {
         scenario,
@@ -241,7 +242,12 @@ impl Runner<'_> {
             let pool = [
                 "pool", "create", "ram", "--kind", "memory", "--memory", "64MiB",
             ];
-            self.staves(&[&pool[..], &["--scheme", scheme]].concat())?;
+            let medium = match self.scenario.on_disk {
+                true => "disk",
+                false => "ram",
+            };
+            let scheme_and_medium = ["--scheme", scheme, "--medium", medium];
+            self.staves(&[&pool[..], &scheme_and_medium].concat())?;
             let size = format!("{}B", region::REGION_BYTES);
             let create = [
                 "memory",
@@ -252,7 +258,7 @@ impl Runner<'_> {
                 "--size",
             ];
             self.staves(&[&create[..], &[&size]].concat())?;
-            pools += &format!(", memory {scheme}");
+            pools += &format!(", a region of {scheme} in {medium}");
         }
         if self.scenario.files {
             let pool = ["pool", "create", files::NAME, "--kind", "files", "--memory"];
@@ -493,7 +499,7 @@ impl Runner<'_> {
         hangs.into_iter().for_each(|hang| self.wrong(hang));
         let records = self.shared.records();
         self.count(&records);
-        let records = judge::with_losses(records, &self.losses);
+        let records = judge::with_losses(records, &self.losses, self.scenario.on_disk);
         self.verdict.history = folder.join("history.jsonl");
         let file =
             std::fs::File::create(&self.verdict.history).context("cannot write the history")?;

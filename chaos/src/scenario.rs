@@ -4,7 +4,7 @@
 //! # What it is about.
 //! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'counted keys',
 //!                                  'clocks apart' (monotonic ones), 'wall clocks apart', 'few descriptors',
-//!                                  'memory 4+2' (a region, too), 'files' (a dataset, and no clients but its
+//!                                  'memory 4+2' (a region, too), 'memory 1+1 on disk' (nothing of it may ever be lost), 'files' (a dataset, and no clients but its
 //!                                  readers), 'files too' (a dataset beside the other clients)
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
@@ -45,7 +45,7 @@ pub struct Step {
 }
 
 /// A scenario.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scenario {
     /// Its file's name, or its seed's.
     pub name: String,
@@ -59,6 +59,8 @@ pub struct Scenario {
     pub keys: Keys,
     /// The scheme of a pool with a memory region, if there is one.
     pub memory: Option<String>,
+    /// That pool keeps its bytes on the nodes' disks.
+    pub on_disk: bool,
     /// There is a dataset.
     pub files: bool,
     /// All clients read the dataset; there are no others.
@@ -103,25 +105,14 @@ impl std::error::Error for Wrong {}
 pub fn parse(name: &str, text: &str) -> Result<Scenario, Wrong> {
     let mut scenario = Scenario {
         name: name.to_owned(),
-        nodes: 0,
         scheme: "1+2".to_owned(),
-        clients: 0,
         keys: Keys {
             count: 10,
             counted: false,
         },
-        memory: None,
-        files: false,
-        only_files: false,
-        clocks_apart: false,
-        wall_clocks_apart: false,
-        few_descriptors: false,
-        losses: false,
         deaths: true,
         stall_max: Duration::from_secs(12),
-        everywhere: false,
-        but_node: None,
-        steps: Vec::new(),
+        ..Scenario::default()
     };
     let mut last = 0;
     for (at, line) in text.lines().enumerate() {
@@ -185,6 +176,9 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             [n, "keys" | "key"] => scenario.keys.count = count(n, 1000)?,
             ["pool", "cache", scheme] => scenario.scheme = scheme.to_owned(),
             ["memory", scheme] => scenario.memory = Some(scheme.to_owned()),
+            ["memory", scheme, "on", "disk"] => {
+                (scenario.memory, scenario.on_disk) = (Some(scheme.to_owned()), true);
+            }
             ["files"] => (scenario.files, scenario.only_files) = (true, true),
             ["files", "too"] => scenario.files = true,
             ["clocks", "apart"] => scenario.clocks_apart = true,
@@ -192,7 +186,7 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             ["few", "descriptors"] => scenario.few_descriptors = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, files too, clocks apart, wall clocks apart, few descriptors'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, files too, clocks apart, wall clocks apart, few descriptors'"
                 ));
             }
         }

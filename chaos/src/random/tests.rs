@@ -31,6 +31,8 @@ fn the_grammar_reaches_all_of_its_words() {
     let headings = [
         ", memory 4+2",
         ", memory 2+1",
+        ", memory 1+1 on disk",
+        ", memory 1+2 on disk",
         ", files too",
         ", clocks apart",
         ", wall clocks apart",
