@@ -3,7 +3,7 @@
 //! Memory dies with its process. A group that is down to the last m buckets is lost with the next member
 //! that goes, however orderly it goes; where its pool may start empty it does, and what it held is gone all
 //! the same. So a stop is asked for first, and granted by the directory's leader, which knows the stops that it
-//! granted before.
+//! granted before. A group on disk waits for the node's return instead: nothing of it is lost.
 
 use std::fmt;
 
@@ -11,7 +11,9 @@ use thiserror::Error;
 
 use super::memory::{FreeMemory, NoRoom, Usage};
 use crate::ids::{GroupId, MemberSlot, NodeId};
-use crate::map::{ClusterMap, Group, Member, Node, NodeState, Pool, PoolKind, whole_buckets};
+use crate::map::{
+    ClusterMap, Group, Medium, Member, Node, NodeState, Pool, PoolKind, whole_buckets,
+};
 use crate::mutant::{Mutant, planted};
 use crate::units::count;
 
@@ -25,6 +27,8 @@ pub struct AfterStop {
     pub bare: Vec<GroupId>,
     /// Groups that would lose nothing, and have a data bucket that no node is left to answer for (m > 1).
     pub mute: Vec<GroupId>,
+    /// Groups on disk that would wait for this node's return.
+    pub waits: Vec<GroupId>,
     /// Other nodes that hold nothing for long: they drain, or are on their way out.
     pub others: Vec<NodeId>,
 }
@@ -40,9 +44,9 @@ impl ClusterMap {
         };
         let named = self.groups.values().filter(|g| g.names(node));
         for group in named.take(groups_max) {
-            if !self.pools.contains_key(&group.pool) {
+            let Some(pool) = self.pools.get(&group.pool) else {
                 continue;
-            }
+            };
             let bears = |gone: &dyn Fn(NodeId) -> bool| {
                 group.tolerates(|id| self.runs(id) && !gone(id.node))
             };
@@ -50,7 +54,11 @@ impl ClusterMap {
             let gone = |n: NodeId| n == node || goes(n);
             match bears(&gone) {
                 // Those that go are there still, and may stay: what they hold is lost by nobody's stop but the last one's.
-                None if bears(&|_| false).is_some() => after.broken.push(group.id),
+                None if bears(&|_| false).is_some() => match pool.medium {
+                    // Its bytes are on the disk when its node is back.
+                    Medium::Disk => after.waits.push(group.id),
+                    Medium::Ram => after.broken.push(group.id),
+                },
                 Some(0) if now > Some(0) => after.bare.push(group.id),
                 _ => {}
             }
@@ -153,11 +161,21 @@ impl AfterStop {
 
     /// The warning about a stop that can be borne, if there is one.
     pub fn warning(&self, map: &ClusterMap) -> Option<String> {
-        let bare = self.bare_warning(map);
-        match (self.mute_warning(map), bare) {
-            (Some(mute), Some(bare)) => Some(format!("{mute}; {bare}")),
-            (mute, bare) => mute.or(bare),
-        }
+        let all = [
+            self.waits_warning(map),
+            self.mute_warning(map),
+            self.bare_warning(map),
+        ];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    fn waits_warning(&self, map: &ClusterMap) -> Option<String> {
+        let (pool, group) = map.named(&self.waits)?;
+        let groups = some_groups(self.waits.len(), pool, group);
+        Some(format!(
+            "{groups} would be answered by nobody until this node is back (nothing is lost)"
+        ))
     }
 
     fn bare_warning(&self, map: &ClusterMap) -> Option<String> {

@@ -50,6 +50,37 @@ fn a_stop_that_is_borne_is_told_of_and_the_next_is_refused() {
     assert_eq!(lost, AfterStop::default(), "nothing more can be lost");
 }
 
+/// Regression: the last node of a group on disk could not be stopped, as if its bytes were gone with it.
+#[test]
+fn what_is_on_disk_waits_for_the_return_of_its_last_node() {
+    for (on_disk, broken, waits) in [(true, 0, 1), (false, 1, 0)] {
+        let mut map = cluster(2);
+        let pool = match on_disk {
+            true => create_disk_pool("vols", "1+1"),
+            false => create_memory_pool("vols", "1+1", 1 << 20),
+        };
+        map.apply(None, &pool).expect("a new pool");
+        let region = Change::CreateRegion {
+            pool: "vols".into(),
+            name: "r".into(),
+            size_bytes: 1 << 16,
+        };
+        map.apply(None, &region).expect("a new region");
+        start(&mut map, &[1, 2]);
+        map.apply(None, &node_down(&map.clone(), 1)).expect("up");
+        let after = map.after_stop(NodeId(2), |_| false);
+        assert_eq!((after.broken.len(), after.waits.len()), (broken, waits));
+        let refusal = after.refusal(&map, &map.nodes[&NodeId(2)]);
+        assert_eq!(refusal.is_some(), !on_disk, "{refusal:?}");
+        let warning = after.warning(&map).unwrap_or_default();
+        assert_eq!(
+            warning.contains("until this node is back"),
+            on_disk,
+            "{warning}"
+        );
+    }
+}
+
 /// Regression: a group of which more members were to stop, or were silent, than it bears passed for lost, and the rest was let go.
 #[test]
 fn those_that_are_to_go_are_not_gone_yet() {
