@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use staves_model::policy::{NoSuchOption, bears_less, holds_usage, new_pool_shape, overcommitted};
+use staves_model::policy::{
+    NoSuchOption, bears_less, disk_overcommitted, holds_usage, new_pool_shape, overcommitted,
+};
 use staves_model::{Change, ClusterMap, Holdings, Medium, NodeId, PoolKind, Scheme};
 use staves_node::config::Size;
 use staves_node::status::{DirectoryFacts, StatusReport};
@@ -235,7 +237,8 @@ fn warnings(map: &ClusterMap, name: &str) -> Vec<String> {
     let report = StatusReport::new(map, NodeId(0), DirectoryFacts::default(), []);
     let pool = report.pools.iter().find(|pool| pool.name == name);
     let lacks = pool.and_then(|pool| report.lacks(pool));
-    let over = overcommitted(map).map(|over| over.to_string());
+    let over = [overcommitted(map), disk_overcommitted(map)];
+    let over = over.into_iter().flatten().map(|over| over.to_string());
     lacks.into_iter().chain(over).collect()
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use staves_model::units::count;
 use staves_node::status::{
-    AgainFacts, NodeFacts, NodeStatus, PoolStatus, State, StatusReport, full_name,
+    AgainFacts, DiskFacts, NodeFacts, NodeStatus, PoolStatus, State, StatusReport, full_name,
 };
 
 use staves_cli_common::cluster::Cluster;
@@ -37,6 +38,11 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
     for node in nodes {
         if let Some(waits) = &node.waits_for {
             text += &format!("\n{} cannot be drained as things are: {waits}", node.name);
+        }
+    }
+    for node in nodes {
+        if let Some(disk) = node.facts.as_ref().and_then(|facts| facts.disk) {
+            text += &format!("\n{}", of_disk(&full_name(nodes, node), &disk));
         }
     }
     for again in nodes
@@ -91,6 +97,23 @@ fn forgetful_voters(nodes: &[NodeStatus]) -> Option<String> {
             "{names} votes in the directory without a data folder, and forgets its vote when it ends; {remedy}"
         )),
     }
+}
+
+/// A node's disk in a line.
+fn of_disk(name: &str, disk: &DiskFacts) -> String {
+    let (used, all) = (bytes(disk.used_bytes), bytes(disk.bytes));
+    let taken = (disk.journal_taken_bytes * 100).checked_div(disk.journal_bytes);
+    let took = disk.syncs_us.checked_div(disk.syncs);
+    let waiting = match disk.waiting {
+        0 => String::new(),
+        waiting => format!("; {} that nobody here serves", count(waiting, "bucket")),
+    };
+    format!(
+        "the disk of {name} keeps {used} of {all}; its journal is {} % full, {} syncs took {} us each{waiting}",
+        taken.unwrap_or(0),
+        number(disk.syncs),
+        took.unwrap_or(0),
+    )
 }
 
 /// The progress of fetching again the blocks of files that a lost node alone had.

@@ -28,6 +28,8 @@ struct CommitQueue {
     ended: Condvar,
     /// [`Journal::synced`], for those who need no lock for it.
     synced: AtomicU64,
+    commits: AtomicU64,
+    commits_us: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -49,6 +51,8 @@ impl Committer {
     ) -> std::io::Result<Committer> {
         let shared = Arc::new(CommitQueue {
             synced: AtomicU64::new(journal.synced()),
+            commits: AtomicU64::new(0),
+            commits_us: AtomicU64::new(0),
             state: Mutex::new(QueueState {
                 journal,
                 closing: false,
@@ -110,6 +114,13 @@ impl Committer {
     /// The number up to which all records are durable.
     pub fn synced(&self) -> u64 {
         self.shared.synced.load(Ordering::Acquire)
+    }
+
+    /// The commits since the thread began, and the time that their writes and syncs took together.
+    pub fn commits(&self) -> (u64, Duration) {
+        let count = self.shared.commits.load(Ordering::Relaxed);
+        let took = self.shared.commits_us.load(Ordering::Relaxed);
+        (count, Duration::from_micros(took))
     }
 
     /// Waits until a record is durable. False when the time is over.
@@ -190,7 +201,12 @@ impl CommitQueue {
                 self.work.wait(&mut state);
                 continue;
             };
+            let began = Instant::now();
             let performed = MutexGuard::unlocked(&mut state, || commit.perform(device));
+            #[allow(clippy::cast_possible_truncation)] // half a million years
+            let took = began.elapsed().as_micros() as u64;
+            self.commits.fetch_add(1, Ordering::Relaxed);
+            self.commits_us.fetch_add(took, Ordering::Relaxed);
             // It fails as the journal does, which is looked at below.
             let _ = state.journal.finish(performed);
             let synced = state.journal.synced();

@@ -21,7 +21,7 @@ pub use drain::{DrainRefusal, DrainWait, drain_waits_for, may_drain, no_room_aft
 pub use load::{LoadRefusal, MissingParity, RegionUsage};
 pub use memory::{FreeMemory, NoRoom, NodeUsage, Usage};
 pub use pools::{
-    NoSuchOption, PoolRefusal, PoolWarning, bears_less, check_change, holds_usage, new_pool_shape,
-    overcommitted, too_few_nodes,
+    NoSuchOption, PoolRefusal, PoolWarning, bears_less, check_change, disk_overcommitted,
+    holds_usage, new_pool_shape, overcommitted, too_few_nodes,
 };
 pub use stop::{AfterStop, NotRebuilt, StopUnjudged, not_rebuilt};

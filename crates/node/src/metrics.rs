@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use staves_net::PeerStats;
 
+use crate::disk::DiskFacts;
 use crate::door::state::DoorState;
 use crate::host::figures::Figures;
 use crate::running::Running;
@@ -77,6 +78,7 @@ struct Scrape<'a> {
     links: Vec<PeerStats>,
     /// Memory that the pools with buckets take.
     pools: Vec<PoolFacts>,
+    disk: DiskFacts,
 }
 
 /// All metrics, in the order of the page.
@@ -353,6 +355,62 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.running.host.arena().bytes()),
     },
     Metric {
+        name: "staves_disk_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of pages that this node's disk takes for pools on disk; 0 without a disk.",
+        value: Value::One(|s| s.disk.bytes),
+    },
+    Metric {
+        name: "staves_disk_used_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of pages that the disk keeps.",
+        value: Value::One(|s| s.disk.used_bytes),
+    },
+    Metric {
+        name: "staves_disk_journal_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of the disk's journal.",
+        value: Value::One(|s| s.disk.journal_bytes),
+    },
+    Metric {
+        name: "staves_disk_journal_taken_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of it that hold records which a start would need; at half of it updates wait.",
+        value: Value::One(|s| s.disk.journal_taken_bytes),
+    },
+    Metric {
+        name: "staves_disk_journal_written_bytes_total",
+        kind: MetricKind::Counter,
+        unit: "bytes",
+        help: "Bytes written to the journal since the disk was made.",
+        value: Value::One(|s| s.disk.journal_written_bytes),
+    },
+    Metric {
+        name: "staves_disk_syncs_total",
+        kind: MetricKind::Counter,
+        unit: "syncs",
+        help: "Writes and syncs of the journal.",
+        value: Value::One(|s| s.disk.syncs),
+    },
+    Metric {
+        name: "staves_disk_syncs_microseconds_total",
+        kind: MetricKind::Counter,
+        unit: "microseconds",
+        help: "Time that these took together.",
+        value: Value::One(|s| s.disk.syncs_us),
+    },
+    Metric {
+        name: "staves_disk_waiting_buckets",
+        kind: MetricKind::Gauge,
+        unit: "buckets",
+        help: "Buckets that the disk has and that are served by nobody here.",
+        value: Value::One(|s| s.disk.waiting),
+    },
+    Metric {
         name: "staves_files_used_bytes",
         kind: MetricKind::Gauge,
         unit: "bytes",
@@ -590,6 +648,10 @@ pub(crate) fn text(running: &Running) -> String {
         leader: running.directory_facts().leader,
         links: running.host.peers.stats(),
         pools,
+        disk: running
+            .host
+            .disk()
+            .map_or_else(DiskFacts::default, |disk| disk.facts()),
     };
     let mut page = String::new();
     for metric in METRICS {

@@ -15,6 +15,7 @@
 //! the directory has a leader. A node that is drained on request is only mentioned, as long
 //! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
+mod disks;
 mod names;
 mod sentence;
 mod unheard;
@@ -31,6 +32,8 @@ use staves_model::{
     ClusterMap, Group, GroupId, Holdings, Member, Node, NodeId, NodeState, Pool, whole_buckets,
 };
 use staves_store::EXTENT_BYTES;
+
+pub use crate::disk::DiskFacts;
 
 pub use self::names::full_name;
 pub use self::unheard::UnheardNode;
@@ -93,6 +96,8 @@ pub struct NodeFacts {
     pub clients_refused: u64,
     /// Memory that the pools take of it.
     pub pools: Vec<PoolFacts>,
+    /// Its disk for pools, if it has one.
+    pub disk: Option<DiskFacts>,
     /// Mounts that recently reported their use of a dataset.
     pub uses: Vec<UseFacts>,
     /// Blocks that it has others fetch again, because a node is gone.
@@ -176,6 +181,9 @@ pub struct NodeStatus {
     pub admin: String,
     /// Memory for pages.
     pub memory_bytes: u64,
+    /// Bytes of pages that its disk takes; 0 if it has none.
+    #[serde(default)]
+    pub disk_bytes: u64,
     /// True if it has a data folder.
     pub durable: bool,
     /// True if it votes in the directory.
@@ -641,6 +649,7 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
         resp: node.resp.clone(),
         admin: node.admin.clone(),
         memory_bytes: node.memory_bytes,
+        disk_bytes: node.disk_bytes,
         durable: node.durable,
         votes: directory.voters.contains(&node.id.0),
         leads_directory: directory.leader == Some(node.id.0),

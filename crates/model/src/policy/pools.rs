@@ -5,7 +5,7 @@ use thiserror::Error;
 use super::memory::Usage;
 use crate::change::Change;
 use crate::ids::NodeId;
-use crate::map::{ClusterMap, Pool, PoolKind};
+use crate::map::{ClusterMap, Medium, Pool, PoolKind};
 use crate::scheme::{EXTENT_BYTES, Scheme};
 use crate::units::{bytes, count, with_unit};
 
@@ -213,6 +213,18 @@ pub enum PoolWarning {
         name: String,
         memory: u64,
     },
+    /// The same, of disks.
+    #[error(
+        "all pools on disk together may take {} of each node, and the disk of node {node} ({name}) takes {}: who comes first has it, \
+         and then a write that needs more is refused (ENOSPC)",
+        bytes(*pools), bytes(*disk)
+    )]
+    DiskOvercommitted {
+        pools: u64,
+        node: NodeId,
+        name: String,
+        disk: u64,
+    },
 }
 
 /// Compares the nodes that may hold buckets with those that a region's scheme asks for.
@@ -244,6 +256,25 @@ pub fn overcommitted(map: &ClusterMap) -> Option<PoolWarning> {
         node: least.id,
         name: least.name.clone(),
         memory: least.memory_bytes,
+    })
+}
+
+/// Compares the budgets of all pools on disk with the smallest disk.
+pub fn disk_overcommitted(map: &ClusterMap) -> Option<PoolWarning> {
+    let on_disk = map
+        .pools
+        .values()
+        .filter(|pool| pool.medium == Medium::Disk);
+    let pools = on_disk
+        .map(|pool| pool.node_budget_bytes)
+        .fold(0, u64::saturating_add);
+    let disks = map.nodes.values().filter(|node| node.disk_bytes > 0);
+    let least = disks.min_by_key(|node| node.disk_bytes)?;
+    (pools > least.disk_bytes).then(|| PoolWarning::DiskOvercommitted {
+        pools,
+        node: least.id,
+        name: least.name.clone(),
+        disk: least.disk_bytes,
     })
 }
 

@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use staves_files_server::facts::{ANSWER_AGE_MAX, OUTAGE_MAX};
-use staves_model::Scheme;
 use staves_model::policy::PoolWarning;
+use staves_model::{Medium, Scheme};
 
+use super::disks::disks;
 use super::names::full_name;
 use super::unheard::cut_links;
 use super::waits::copies_without_memory;
@@ -14,7 +15,9 @@ use super::{NodeStatus, PoolStatus, StatusReport};
 /// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, sources that are away, nodes that do not hear each other, and copies that wait for memory.
 pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     let lacks = report.pools.iter().filter_map(|pool| report.lacks(pool));
-    let budgets = overcommitted(report).into_iter();
+    let budgets = overcommitted(report)
+        .into_iter()
+        .chain(disk_overcommitted(report));
     let away = report.away().into_values();
     let pools = lacks.chain(budgets).chain(fewer_buckets(report));
     let pools = pools.chain(away);
@@ -22,6 +25,7 @@ pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
         .chain(unheard(report))
         .chain(cut_links(report))
         .chain(copies_without_memory(report))
+        .chain(disks(report))
         .collect()
 }
 
@@ -44,11 +48,14 @@ impl StatusReport {
     /// that are down are expected back.
     pub fn lacks(&self, pool: &PoolStatus) -> Option<String> {
         let scheme: Scheme = pool.scheme.parse().ok()?;
-        let homes = self.nodes.iter().filter(|node| !node.draining).count();
+        let on_disk = pool.medium == Medium::Disk.word();
+        let homes = self.nodes.iter().filter(|node| !node.draining);
+        let homes = homes.filter(|node| !on_disk || node.disk_bytes > 0).count();
         let lacks = !pool.has_sources() && homes < scheme.width();
+        let with_disks = if on_disk { " with disks" } else { "" };
         lacks.then(|| {
             format!(
-                "pool '{}' has less than the {scheme} that it asks for, which takes {} nodes, and {} hold buckets: add nodes",
+                "pool '{}' has less than the {scheme} that it asks for, which takes {} nodes{with_disks}, and {} hold buckets: add nodes{with_disks}",
                 pool.name,
                 scheme.width(),
                 homes
@@ -109,6 +116,26 @@ fn fewer_buckets(report: &StatusReport) -> Option<String> {
             pool.name, pool.buckets, wanted.buckets, wanted.buckets, pool.buckets
         )
     })
+}
+
+/// That the budgets of all pools on disk are more than the smallest disk takes.
+fn disk_overcommitted(report: &StatusReport) -> Option<String> {
+    let on_disk = report
+        .pools
+        .iter()
+        .filter(|p| p.medium == Medium::Disk.word());
+    let pools = on_disk
+        .map(|pool| pool.node_budget_bytes)
+        .fold(0, u64::saturating_add);
+    let disks = report.nodes.iter().filter(|node| node.disk_bytes > 0);
+    let least = disks.min_by_key(|node| node.disk_bytes)?;
+    let warning = PoolWarning::DiskOvercommitted {
+        pools,
+        node: staves_model::NodeId(least.id),
+        name: least.name.clone(),
+        disk: least.disk_bytes,
+    };
+    (pools > least.disk_bytes).then(|| warning.to_string())
 }
 
 /// That the budgets of all pools are more than the smallest node has.

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::policy::testing::{MIB, usage};
-use crate::testing::{cluster, create_files_pool, create_memory_pool, create_pool, new_node};
+use crate::testing::{
+    cluster, create_disk_pool, create_files_pool, create_memory_pool, create_pool, new_node,
+};
 
 const EXTENT: u64 = EXTENT_BYTES as u64;
 
@@ -179,6 +181,24 @@ fn pools_that_together_take_more_than_a_node_has_are_warned_of() {
     let text = overcommitted(&map).expect("more than 1 GiB").to_string();
     assert!(
         text.contains("node 1 (n1) has 1.0 GiB: who comes first"),
+        "{text}"
+    );
+}
+
+#[test]
+fn pools_on_disk_that_take_more_than_a_disk_has_are_warned_of() {
+    let mut map = cluster(3);
+    map.nodes.get_mut(&NodeId(1)).expect("node 1").disk_bytes = 0;
+    map.nodes.get_mut(&NodeId(2)).expect("node 2").disk_bytes = MIB + MIB / 2;
+    map.apply(None, &create(1 << 30)).expect("in memory");
+    map.apply(None, &create_disk_pool("a", "1+1"))
+        .expect("of 1 MiB");
+    assert_eq!(disk_overcommitted(&map), None);
+    map.apply(None, &create_disk_pool("b", "1+1"))
+        .expect("another");
+    let text = disk_overcommitted(&map).expect("2 MiB").to_string();
+    assert!(
+        text.contains("take 2.0 MiB") && text.contains("disk of node 2 (n2) takes 1.5 MiB"),
         "{text}"
     );
 }

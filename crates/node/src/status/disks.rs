@@ -1,0 +1,93 @@
+//! Warnings of disks: a journal without room, and a disk that is nearly full.
+
+use staves_model::units::{bytes, count};
+
+use super::names::full_name;
+use super::{NodeStatus, StatusReport};
+use crate::disk::DiskFacts;
+
+/// Updates that waited for so long did not just wait for pages to be saved.
+const HELD_MS: u64 = 5_000;
+/// A disk with so many percent of its pages in use is warned of.
+const NEARLY_FULL: u64 = 85;
+
+/// The disks that hold writers up, or soon refuse them.
+pub(super) fn disks(report: &StatusReport) -> Vec<String> {
+    let of = |node: &NodeStatus| {
+        let disk = node.facts.as_ref()?.disk?;
+        let name = full_name(&report.nodes, node);
+        Some([held(&name, &disk), nearly_full(&name, &disk)])
+    };
+    let all = report.nodes.iter().filter_map(of);
+    all.flatten().flatten().collect()
+}
+
+fn held(name: &str, disk: &DiskFacts) -> Option<String> {
+    let why = match disk.waiting {
+        0 => "they go as pages are saved, and as the other members of their groups sync them"
+            .to_owned(),
+        waiting => format!(
+            "{} that nobody serves are among them, and stay",
+            count(waiting, "bucket")
+        ),
+    };
+    (disk.held_ms >= HELD_MS).then(|| {
+        format!(
+            "{name} has had no room for updates of pools on disk for {} s: records take {} of its journal of {}; {why}",
+            disk.held_ms / 1000,
+            bytes(disk.journal_taken_bytes),
+            bytes(disk.journal_bytes),
+        )
+    })
+}
+
+fn nearly_full(name: &str, disk: &DiskFacts) -> Option<String> {
+    let percent = (disk.used_bytes * 100).checked_div(disk.bytes)?;
+    (percent >= NEARLY_FULL).then(|| {
+        format!(
+            "the disk of {name} keeps {percent} % of the pages that it takes ({} of {}): writes that need further pages are refused once it is full (ENOSPC); \
+             add nodes with disks, or delete volumes",
+            bytes(disk.used_bytes),
+            bytes(disk.bytes),
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn disks_that_hold_writers_up_are_warned_of() {
+        let disk = DiskFacts {
+            bytes: 100 << 20,
+            used_bytes: 84 << 20,
+            journal_bytes: 128 << 20,
+            journal_taken_bytes: 70 << 20,
+            held_ms: 4_999,
+            ..DiskFacts::default()
+        };
+        assert_eq!((held("a", &disk), nearly_full("a", &disk)), (None, None));
+        let disk = DiskFacts {
+            used_bytes: 85 << 20,
+            held_ms: 61_000,
+            waiting: 2,
+            ..disk
+        };
+        let text = held("a", &disk).expect("for a minute");
+        for part in [
+            "a has had",
+            "61 s",
+            "70.0 MiB of its journal of 128 MiB",
+            "2 buckets",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let text = nearly_full("a", &disk).expect("nearly");
+        assert!(
+            text.contains("85 %") && text.contains("85.0 MiB of 100 MiB"),
+            "{text}"
+        );
+        assert_eq!(nearly_full("a", &DiskFacts::default()), None, "no disk");
+    }
+}
