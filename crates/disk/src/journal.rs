@@ -217,6 +217,11 @@ impl Journal {
         self.header.ring_bytes - (self.end.place - start) - self.pending_bytes()
     }
 
+    /// The bytes that were ever given to batches: it only grows.
+    pub fn end(&self) -> u64 {
+        self.end.place
+    }
+
     /// The bytes of the ring.
     pub fn ring_bytes(&self) -> u64 {
         self.header.ring_bytes

@@ -22,4 +22,4 @@ mod store;
 
 pub use open::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create, create_files, open};
 pub use save::{SaveDriver, SaveError, save, strike};
-pub use store::{AppendRecord, DiskStore};
+pub use store::{AppendRecord, DiskStore, room_of};

@@ -207,7 +207,7 @@ pub fn open<D: Device>(files: &DiskFiles<D>) -> Result<OpenedDisk, DiskOpenError
     };
     opened.drop_rest(files)?;
     for (group, member) in &opened.members {
-        opened.store.begin(*group, Some(member.needed_from()));
+        opened.store.found(*group, member.needed_from());
     }
     Ok(opened)
 }

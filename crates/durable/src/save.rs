@@ -54,21 +54,32 @@ pub trait SaveDriver {
     fn table(&self) -> &dyn Device;
 }
 
-/// One round of saving a member: a snapshot, then all pages that had changed. True if it came to its end.
+/// One round of saving a member: a snapshot, then all pages that had changed. `for_room`: the journal is to let go of the last snapshot, whether or not anything has
+/// changed since. True if it came to its end.
 ///
 /// # Errors
 /// See [`SaveError`].
-pub fn save<D: SaveDriver>(driver: &mut D, group: GroupId) -> Result<bool, SaveError> {
+pub fn save<D: SaveDriver>(
+    driver: &mut D,
+    group: GroupId,
+    for_room: bool,
+) -> Result<bool, SaveError> {
     driver.with_store(|store| store.set_saved(group, true));
     driver.append_waiting();
-    let saved = save_round(driver, group);
+    let saved = save_round(driver, group, for_room);
     driver.with_store(|store| store.set_saved(group, false));
     saved
 }
 
-fn save_round<D: SaveDriver>(driver: &mut D, group: GroupId) -> Result<bool, SaveError> {
+fn save_round<D: SaveDriver>(
+    driver: &mut D,
+    group: GroupId,
+    for_room: bool,
+) -> Result<bool, SaveError> {
     let mut begun = None;
-    driver.with_member(group, &mut |member, out| begun = member.begin_save(out));
+    driver.with_member(group, &mut |member, out| {
+        begun = member.begin_save(for_room, out)
+    });
     if begun.is_none() {
         return Ok(false);
     }

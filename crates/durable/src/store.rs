@@ -4,11 +4,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::BytesMut;
 use staves_disk::{JournalError, PageFile};
+use staves_group::RecoveredMember;
 use staves_model::GroupId;
+use staves_model::mutant::{Mutant, planted};
 use staves_wire::group::{JournalRecord, MemberRecord};
 
 /// So many groups may have records that find no room before those of further ones are not tried.
 const BLOCKED_MAX: usize = 64;
+
+/// See [`room_of`].
+const COPY_SPARE: u64 = 16 << 10;
 
 /// Appends a record to the journal, perhaps into its reserved room; its number.
 pub type AppendRecord<'a> = dyn FnMut(&[u8], bool) -> Result<u64, JournalError> + 'a;
@@ -41,6 +46,8 @@ struct AppendedRecord {
 struct MemberRecords {
     /// A member that is made anew begins to count its records anew.
     life: u64,
+    /// A bucket has taken it over, and is told what is durable of it.
+    is_served: bool,
     appended: u64,
     synced: u64,
     /// The first record of the journal that a start needs.
@@ -51,6 +58,23 @@ struct MemberRecords {
     ended: bool,
     /// A round of saving is under way.
     is_saved: bool,
+    /// All that a start needs of it is being written again.
+    copy: Option<CopyForward>,
+}
+
+/// Records that take the place of all before them, once the last is durable.
+#[derive(Clone, Copy, Debug)]
+struct CopyForward {
+    /// The place of that among the member's records.
+    last: u64,
+    /// The number of the first in the journal, once it is there.
+    first: Option<u64>,
+}
+
+/// The room that a member's records take in the journal if they are written again at once, and some more for the ends of batches.
+pub fn room_of(member: &RecoveredMember) -> u64 {
+    let bytes = member.copy_bytes() as u64;
+    bytes + bytes / 16 + COPY_SPARE
 }
 
 impl DiskStore {
@@ -74,19 +98,51 @@ impl DiskStore {
         &mut self.pages
     }
 
-    /// The header of a member in the page file.
-    /// A member of a group is made: it begins to count its records. `needed_from`: the first record of the journal that has something of it.
-    pub fn begin(&mut self, group: GroupId, needed_from: Option<u64>) {
+    /// A bucket takes a group's member over, or makes it: it begins to count its records.
+    pub fn begin(&mut self, group: GroupId) {
+        self.begin_as(group, None);
+    }
+
+    /// A start has found a member, which nobody serves yet. `needed_from`: the first record of the journal that has something of it.
+    pub(crate) fn found(&mut self, group: GroupId, needed_from: u64) {
+        self.begin_as(group, Some(needed_from));
+    }
+
+    fn begin_as(&mut self, group: GroupId, needed_from: Option<u64>) {
         self.lives += 1;
+        let is_served = needed_from.is_none();
         let former = self.members.get(&group);
         // Until it is durable that the former one is gone, a start may find it, and needs all of it.
         let needed_from = needed_from.or_else(|| former.and_then(|member| member.needed_from));
         let member = MemberRecords {
             life: self.lives,
+            is_served,
             needed_from,
             ..MemberRecords::default()
         };
         self.members.insert(group, member);
+    }
+
+    /// Writes again all that a start needs of a member that nobody has taken over ([`staves_group::RecoveredMember::copy_forward`]), so that the journal can let go
+    /// of what lies further back; how many of its records are to be durable for that. `None` if it is under way, or there is no such member. There must be
+    /// room for all of them ([`room_of`]): in a journal that is full of half a copy nothing could be let go any more.
+    ///
+    /// # Errors
+    /// As [`hand_over`](Self::hand_over).
+    pub fn copy_forward(
+        &mut self,
+        group: GroupId,
+        records: Vec<MemberRecord>,
+        append: &mut AppendRecord<'_>,
+    ) -> Result<Option<u64>, JournalError> {
+        let member = self.members.get_mut(&group);
+        let Some(member) = member.filter(|member| member.copy.is_none() && !member.ended) else {
+            return Ok(None);
+        };
+        let last = member.appended + records.len() as u64;
+        member.copy = Some(CopyForward { last, first: None });
+        let records = records.into_iter().map(|record| (group, record));
+        self.hand_over(records, append).map(|()| Some(last))
     }
 
     /// A member that was begun is given up, with all that is kept of it.
@@ -163,7 +219,8 @@ impl DiskStore {
     /// A record with which, or behind which, others can be let go: the reserved room of the journal is for those.
     fn frees(&self, group: GroupId, record: &MemberRecord) -> bool {
         let member = self.members.get(&group);
-        let frees = |member: &MemberRecords| member.is_saved || member.ended;
+        let frees =
+            |member: &MemberRecords| member.is_saved || member.ended || member.copy.is_some();
         matches!(record, MemberRecord::Gone) || member.is_some_and(frees)
     }
 
@@ -181,6 +238,12 @@ impl DiskStore {
         };
         member.appended += 1;
         let count = member.appended;
+        if let Some(copy) = &mut member.copy {
+            copy.first.get_or_insert(number);
+            if planted(Mutant::CopyLetGoToItsEnd) {
+                copy.first = Some(number);
+            }
+        }
         self.under_way.push_back(AppendedRecord {
             number,
             group,
@@ -197,7 +260,7 @@ impl DiskStore {
                 self.gone.insert(group, number);
                 member.snapshots.clear();
             }
-            MemberRecord::Delta { .. } => {}
+            MemberRecord::Delta { .. } | MemberRecord::Copied { .. } => {}
         }
     }
 
@@ -217,10 +280,26 @@ impl DiskStore {
                 && member.life == first.life
             {
                 member.synced = first.count;
-                told.insert(first.group, first.count);
+                if let Some(copy) = member.copy.take_if(|copy| copy.last <= first.count) {
+                    member.needed_from = copy.first.or(member.needed_from);
+                }
+                if member.is_served {
+                    told.insert(first.group, first.count);
+                }
             }
         }
         told.into_iter().collect()
+    }
+
+    /// The life of a member: it ends when its records are counted anew.
+    pub fn life_of(&self, group: GroupId) -> Option<u64> {
+        self.members.get(&group).map(|member| member.life)
+    }
+
+    /// The journal cannot let go of its oldest records before it can of this member's.
+    pub fn is_oldest(&self, group: GroupId) -> bool {
+        let first = self.needed_from_of(group);
+        first.is_some() && first == self.needed_from()
     }
 
     /// The number of a member's records that are durable.

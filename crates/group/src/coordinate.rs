@@ -24,6 +24,7 @@ const REPEAT_DOUBLINGS: u32 = 3;
 struct Sealed {
     streams: Vec<SealedStream>,
     reserved_extents: u32,
+    restarted: bool,
     pages: u32,
 }
 
@@ -154,10 +155,13 @@ impl Coordination {
         let most = |f: fn(&Sealed) -> u32| self.sealed.values().map(f).max().unwrap_or(0);
         // No update ever needed more than the least that any copy or parity bucket has reserved; nor does a
         // joiner, whatever was asked for and refused. With m > 1 only parity counts, since data buckets differ in
-        // length; if there is no parity, a new one needs what the longest has.
+        // length; if there is no parity, a new one needs what the longest has. Members that come from their disks have forgotten what they had
+        // reserved: if all do, the one with the longest log has what its deltas need.
         let coded = self.group.m > 1;
         let parity = |slot: &MemberSlot| !coded || self.group.bucket_slot(*slot).0 >= self.group.m;
-        let at_parity = self.sealed.iter().filter(|(slot, _)| parity(slot));
+        let forgot = |s: &Sealed| s.restarted && !planted(Mutant::LeastOfRestartedCounts);
+        let at_parity = self.sealed.iter();
+        let at_parity = at_parity.filter(|(slot, s)| parity(slot) && !forgot(s));
         let reserve_extents = at_parity
             .map(|(_, s)| s.reserved_extents)
             .min()
@@ -403,6 +407,7 @@ impl Member {
         slot: MemberSlot,
         streams: Vec<SealedStream>,
         reserved_extents: u32,
+        restarted: bool,
         pages: u32,
         out: &mut Effects,
     ) {
@@ -425,6 +430,7 @@ impl Member {
             Sealed {
                 streams,
                 reserved_extents,
+                restarted,
                 pages,
             },
         );

@@ -28,7 +28,7 @@ impl DiskRoom {
     }
 
     /// True if a data bucket may make an update.
-    pub(crate) fn admits(&self) -> bool {
+    pub fn admits(&self) -> bool {
         self.level.load(Ordering::Relaxed) < LITTLE
     }
 

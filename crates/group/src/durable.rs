@@ -67,13 +67,13 @@ impl Member {
         })
     }
 
-    /// Begins a round of saving: what changed until now will be copied out, and a snapshot leaves with `out`. Its number among the records of this member; `None`
-    /// if there is nothing to keep.
-    pub fn begin_save(&mut self, out: &mut Effects) -> Option<u64> {
+    /// Begins a round of saving: what changed until now will be copied out, and a snapshot leaves with `out` if something has changed since the last one, or the journal
+    /// is to let go of that (`for_room`). The number of the last record of this member; `None` if there is nothing to keep.
+    pub fn begin_save(&mut self, for_room: bool, out: &mut Effects) -> Option<u64> {
         self.hand_over(out);
         let number = self.records + 1;
         let state = self.state.as_mut().filter(|s| s.installed == s.epoch)?;
-        state.begin_save(number)?;
+        state.begin_save(number, for_room)?;
         self.hand_over(out);
         Some(self.records)
     }
@@ -160,6 +160,7 @@ impl MemberState {
             slot: self.slot,
             view: self.view.clone(),
             reserved_extents: self.table.pages().reserved(),
+            copied: 0,
             streams: self.streams.iter().map(stream).collect(),
         }
     }
@@ -225,7 +226,7 @@ impl MemberState {
         }
     }
 
-    fn begin_save(&mut self, number: u64) -> Option<()> {
+    fn begin_save(&mut self, number: u64, for_room: bool) -> Option<()> {
         let whole = self.table.absent_count() == 0;
         let of = |mark: fn(&crate::stream::Stream) -> u64| self.streams.iter().map(mark).collect();
         let (applied, prefixes): (Vec<u64>, Vec<u64>) = (of(|s| s.applied), of(|s| s.prefix));
@@ -236,8 +237,10 @@ impl MemberState {
         }
         // While what came before those that there are is not synced by all, or in no page, one more frees nothing, and takes room.
         let is_new = disk.snapshots.back().is_none_or(|(_, at)| *at != prefixes);
-        if is_new && disk.snapshots.len() < SNAPSHOTS_MAX {
+        let is_wanted = for_room || disk.last_snapshot.as_ref() != Some(&prefixes);
+        if is_new && is_wanted && disk.snapshots.len() < SNAPSHOTS_MAX {
             disk.wants_snapshot = true;
+            disk.last_snapshot = Some(prefixes.clone());
             disk.snapshots.push_back((number, prefixes));
         }
         disk.round = Some(SaveRound {

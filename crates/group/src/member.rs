@@ -493,6 +493,7 @@ impl Member {
                 slot,
                 streams,
                 reserved_extents,
+                restarted,
                 pages,
             } => {
                 self.on_sealed(
@@ -502,6 +503,7 @@ impl Member {
                     slot,
                     streams,
                     reserved_extents,
+                    restarted,
                     pages,
                     out,
                 );

@@ -51,10 +51,14 @@ pub(crate) struct OnDisk {
     pub round: Option<SaveRound>,
     /// Snapshots that a start may begin with, once all before them is saved and synced: their numbers, and the prefix of each stream. Oldest first.
     pub snapshots: VecDeque<(u64, Vec<u64>)>,
+    /// The prefix of each stream at the last snapshot of a round.
+    pub last_snapshot: Option<Vec<u64>>,
     /// Deltas of each stream up to here are in pages that were saved.
     pub saved: Vec<u64>,
     /// All pages are in the page file, in a version of this membership.
     pub filled: bool,
+    /// It comes from its disk, and has reserved no more than its pages need.
+    pub restarted: bool,
 }
 
 /// The pages that changed before a round began, and were not copied out yet.
@@ -101,7 +105,9 @@ impl OnDisk {
             owed_synced: None,
             round: None,
             snapshots: VecDeque::new(),
+            last_snapshot: None,
             filled: whole,
+            restarted: false,
         }
     }
 
@@ -111,6 +117,7 @@ impl OnDisk {
             wants_snapshot: false,
             synced_epoch: epoch,
             filled: true,
+            restarted: true,
             ..OnDisk::joined(join, whole, prefixes)
         }
     }

@@ -2,18 +2,22 @@
 //!
 //! Records come in the order of the journal. A snapshot says where its member stood, and drops what its streams had beyond; a delta is the next
 //! of its stream. What comes of a member before its first snapshot is not needed: that is how a journal begins whose older records were let
-//! go. A member that is made of it has promised nobody anything it remembers, so it counts as having promised now, and it serves, acknowledges and
+//! go. A member that nobody has taken over may have its log and a snapshot written again, so that those before can be let go
+//! ([`RecoveredMember::copy_forward`]). A member that is made of it has promised nobody anything it remembers, so it counts as having promised now, and it serves, acknowledges and
 //! promises nothing until an open map lists this life of its node.
+
+mod copied;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use staves_model::{Epoch, Group, GroupId, Label, MemberId, MemberSlot, Time};
-use staves_store::{Arena, Budget, EXTENT_BYTES, Pages};
+use staves_store::{Arena, Budget, Pages};
 use staves_wire::DecodeError;
-use staves_wire::group::{Delta, JournalRecord, MemberRecord, MemberSnapshot, Run};
+use staves_wire::group::{Delta, JournalRecord, MemberRecord, MemberSnapshot};
 
+use self::copied::CopiedDelta;
 use crate::backfill::Backfill;
 use crate::code::fits;
 use crate::member::Member;
@@ -68,6 +72,8 @@ pub struct KeptPage {
 #[derive(Default)]
 pub struct Recovery {
     members: BTreeMap<GroupId, RecoveredMember>,
+    /// Copied deltas since the last other record of the member.
+    copied: BTreeMap<GroupId, Vec<CopiedDelta>>,
 }
 
 /// One of them: where its last snapshot says that it stood, and what it took in since.
@@ -85,12 +91,31 @@ impl Recovery {
     pub fn take(&mut self, number: u64, bytes: Bytes) -> Result<(), RecoveryError> {
         let JournalRecord { group, record } = JournalRecord::decode(bytes)?;
         let wrong = |what: String| RecoveryError::Contradiction { group, what };
+        // Those without their snapshot were cut off by a crash, and what they are copies of is still there.
+        let copied = match record {
+            MemberRecord::Copied { .. } => Vec::new(),
+            _ => self.copied.remove(&group).unwrap_or_default(),
+        };
         match record {
             MemberRecord::Gone => {
                 self.members.remove(&group);
             }
+            MemberRecord::Copied {
+                stream,
+                purgeable,
+                delta,
+            } => self.copied.entry(group).or_default().push(CopiedDelta {
+                number,
+                stream: stream.into(),
+                purgeable,
+                delta,
+            }),
             MemberRecord::Snapshot(snapshot) => {
-                let before = self.members.remove(&group);
+                let mut before = self.members.remove(&group);
+                if snapshot.copied > 0 {
+                    let again = RecoveredMember::of_copied(copied, &snapshot);
+                    before = again.map_err(wrong)?;
+                }
                 let member = RecoveredMember::after(before, snapshot, number).map_err(wrong)?;
                 self.members.insert(group, member);
             }
@@ -304,17 +329,6 @@ fn no_memory(table: &PageTable) -> RecoveryError {
     RecoveryError::NoMemory { extents }
 }
 
-/// More extents than runs can make exist.
-fn extents_of(runs: &[Run]) -> u32 {
-    let extent = EXTENT_BYTES as u64;
-    let of = |run: &Run| u64::from(run.len).div_ceil(extent) + 1;
-    runs.iter()
-        .map(of)
-        .sum::<u64>()
-        .try_into()
-        .unwrap_or(u32::MAX)
-}
-
 impl MemberState {
     /// Runs the logs into the pages: each page takes what its labels say that it lacks (D-6). The cut of the next epoch is not below what is here.
     fn redo(&mut self) -> Result<(), RecoveryError> {
@@ -330,9 +344,8 @@ impl MemberState {
             }
             for delta in s.log.all() {
                 let (label, table) = (delta.label, &mut self.table);
-                let most = table.pages().used().saturating_add(extents_of(&delta.runs));
-                while !table.has_room_for(&delta.runs) && table.pages().reserved() <= most {
-                    reserve_more(table)?;
+                if !table.reserve_for(&delta.runs) {
+                    return Err(no_memory(table));
                 }
                 let applied =
                     table.apply(shape, stream, label, &delta.runs, &delta.bytes, &prefixes);

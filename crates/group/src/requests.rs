@@ -168,7 +168,8 @@ impl RequestTable {
         }
     }
 
-    fn bytes(&self) -> usize {
+    /// About the bytes that it takes in memory.
+    pub fn bytes(&self) -> usize {
         let clients = self.clients.len() * CLIENT_BYTES + self.with_requests * LEAF_BYTES;
         self.answer_bytes + self.count * REQUEST_BYTES + clients
     }

@@ -88,6 +88,7 @@ impl MemberState {
             slot,
             streams,
             reserved_extents: self.table.pages().reserved(),
+            restarted: self.disk.as_ref().is_some_and(|disk| disk.restarted),
             pages: self.table.end(),
         };
         out.sends.push(ctx.addressed(coordinator, epoch, message));

@@ -214,7 +214,9 @@ impl MemberState {
             || planted(Mutant::MemoryOfTheLargestAsked);
         // Never less than it has: deltas up to the cut may need more than the cut itself.
         let lacks = needs_more && self.table.pages().reserved() < reserve_extents;
-        if lacks && !self.table.pages_mut().reserve(reserve_extents) {
+        let is_short = lacks && !self.table.pages_mut().reserve(reserve_extents);
+        // Others may have taken what it had before it came back from its disk: the cut may need less.
+        if is_short && self.disk.is_none() {
             return false;
         }
         self.epoch = group.epoch;
@@ -302,9 +304,17 @@ impl MemberState {
         true
     }
 
+    /// Its epoch is open: what it has reserved is what the epoch was made with, or more.
+    pub fn set_open(&mut self) {
+        self.open = true;
+        if let Some(disk) = &mut self.disk {
+            disk.restarted = false;
+        }
+    }
+
     /// The directory has opened the epoch at whose cut this member stands (rule 11).
     pub fn opened(&mut self, ctx: &Ctx<'_>, out: &mut Effects, applied: &mut Applied<'_>) {
-        self.open = true;
+        self.set_open();
         self.sealing = staves_model::Epoch(0);
         if self.shape().is_data() {
             for peer in &mut self.peers {

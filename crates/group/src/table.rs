@@ -250,6 +250,21 @@ impl PageTable {
         true
     }
 
+    /// Reserves what a delta needs and lacks. False if there is no memory for it.
+    pub fn reserve_for(&mut self, runs: &[Run]) -> bool {
+        // More than the runs can make exist.
+        let of = |run: &Run| u64::from(run.len).div_ceil(EXTENT_BYTES as u64) + 1;
+        let needed: u64 = runs.iter().map(of).sum();
+        let needed = u32::try_from(needed).unwrap_or(u32::MAX);
+        let most = self.pages.used().saturating_add(needed);
+        while !self.has_room_for(runs) && self.pages.reserved() <= most {
+            if !self.pages.reserve(self.pages.reserved() + 1) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Applies a delta's runs to the pages that are here and do not have it yet (I2), and remembers for
     /// the others that it was skipped (rule 4). `shape` says whether they are put, added, or added times a coefficient.
     ///

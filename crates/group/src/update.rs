@@ -376,7 +376,7 @@ impl MemberState {
                     // The data bucket speaks only once the directory has opened the epoch, so this one
                     // need not wait to be told: until then it would acknowledge and never purge (I10).
                     if !self.open && epoch == self.epoch && self.installed == self.epoch {
-                        self.open = true;
+                        self.set_open();
                         self.tick_backfill(ctx, out);
                     }
                     self.receive(ctx, epoch, stream, deltas, (stable, purgeable), applied);
@@ -666,6 +666,9 @@ impl MemberState {
     pub fn apply_upto(&mut self, stream: usize, upto: u64, applied: &mut Applied<'_>) -> bool {
         let shape = self.shape();
         let prefixes = self.prefixes();
+        let is_led_to_cut = self.disk.is_some()
+            && self.installed != self.epoch
+            && !planted(Mutant::LeastOfRestartedCounts);
         while self.streams[stream].applied < upto {
             let seq = self.streams[stream].applied + 1;
             if let Some(delta) = self.streams[stream].log.get(seq) {
@@ -674,6 +677,10 @@ impl MemberState {
                     self.table.add_up(shape, stream, delta);
                 } else {
                     self.table.multiply(shape, stream);
+                    // What it had reserved before it came back from its disk is forgotten.
+                    if is_led_to_cut {
+                        self.table.reserve_for(&delta.runs);
+                    }
                     if !self.table.has_room_for(&delta.runs) {
                         return false;
                     }

@@ -241,6 +241,8 @@ mutants! {
         DoneUnsynced = 1150,
         PageBeforeJournal = 1151,
         TruncatedUnapplied = 1152,
+        CopyLetGoToItsEnd = 1153,
+        LeastOfRestartedCounts = 1154,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

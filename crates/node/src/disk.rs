@@ -1,9 +1,10 @@
 //! The disk of a node that has one: the journal's thread, the thread that saves pages, and the way of members' records between them.
 //!
-//! Locks are taken in this order: a cell's, the store's, the journal's. The journal's thread holds none of its own while it tells cells what is durable.
+//! Locks are taken in this order: a cell's, the recovered members', the store's, the journal's. The journal's thread holds none of its own while it tells cells what is durable.
 
 mod closed;
 mod error;
+mod facts;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use staves_disk::{Committer, Device, FileDevice, Journal, JournalError};
-use staves_durable::{DiskFiles, DiskStore};
+use staves_durable::{DiskFiles, DiskStore, room_of};
 use staves_group::{DiskRoom, KeptPage, RecoveredMember};
 use staves_model::GroupId;
 use staves_wire::group::MemberRecord;
@@ -21,10 +22,17 @@ use tokio::sync::watch;
 use self::closed::ClosedDisk;
 pub(crate) use self::closed::StartedDisk;
 pub use self::error::NodeDiskError;
+pub use self::facts::DiskFacts;
 use self::wake::SaverWake;
 
 /// With more of the journal's ring taken than one in so many parts, pages are saved until there is less.
 pub(crate) const FULL_PART: u64 = 4;
+/// With more of it taken than one in so many parts, members that wait have their records written again.
+const COPY_PART: u64 = 3;
+/// And again once it has gone on for one in so many parts.
+const COPY_AGAIN_PART: u64 = 8;
+/// If one in so many parts is free then.
+const COPY_SPARE_PART: u64 = 8;
 /// Two looks at the progress that lie further apart count as this.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 /// A disk that syncs nothing for so long does not answer.
@@ -42,6 +50,8 @@ pub(crate) struct NodeDisk {
     pub(crate) table: FileDevice,
     /// Members that it had at the start, and that no bucket has taken over yet.
     recovered: Mutex<BTreeMap<GroupId, RecoveredMember>>,
+    /// The end of the journal when the records of one had been written again.
+    copied_to: Mutex<BTreeMap<GroupId, u64>>,
     failed: watch::Sender<Option<String>>,
     /// Bytes of pages that it takes.
     page_bytes: u64,
@@ -49,6 +59,8 @@ pub(crate) struct NodeDisk {
     /// The time at which the first look was made at what it has.
     pub(crate) serves_since: Mutex<Option<Instant>>,
     room: Arc<DiskRoom>,
+    /// Since then buckets have taken no update.
+    held_since: Mutex<Option<Instant>>,
     progress: Mutex<Progress>,
 }
 
@@ -99,11 +111,13 @@ impl NodeDisk {
             pages,
             table,
             recovered: Mutex::new(opened.members),
+            copied_to: Mutex::default(),
             failed: watch::Sender::new(None),
             page_bytes: places * staves_model::PAGE_BYTES as u64,
             saver: Arc::default(),
             serves_since: Mutex::default(),
             room: Arc::default(),
+            held_since: Mutex::default(),
             progress: Mutex::default(),
         };
         let journal = DrivenJournal {
@@ -134,11 +148,51 @@ impl NodeDisk {
     /// A group's member is to be made: as the disk has it, if it does.
     pub(crate) fn take_recovered(&self, group: GroupId) -> Option<RecoveredMember> {
         let mut all = self.recovered.lock();
-        let recovered = all.remove(&group);
-        if recovered.is_none() {
-            self.store.lock().begin(group, None);
+        // Its records are counted anew: some may have been written already.
+        self.store.lock().begin(group);
+        all.remove(&group)
+    }
+
+    /// Members that no bucket has taken over have the journal keep all since the first record of theirs. Where that takes much of it, and one of them has the oldest
+    /// records of all, its records are written again.
+    ///
+    /// # Errors
+    /// The journal has failed.
+    pub(crate) fn copy_forward(&self) -> Result<(), String> {
+        let Some(journal) = self.journal.get() else {
+            return Ok(());
+        };
+        let (of, room, end) =
+            journal.look(|journal| (journal.ring_bytes(), journal.room_reserved(), journal.end()));
+        if of - room <= of / COPY_PART {
+            return Ok(());
         }
-        recovered
+        // Until all are handed over no bucket takes it over.
+        let recovered = self.recovered.lock();
+        let mut store = self.store.lock();
+        let oldest = store.needed_from();
+        let is_oldest =
+            |(group, _): &(&GroupId, &RecoveredMember)| store.needed_from_of(**group) == oldest;
+        let Some((group, member)) = recovered.iter().find(is_oldest) else {
+            return Ok(());
+        };
+        // What is always there must not be written again and again for the sake of little else.
+        let mut copied_to = self.copied_to.lock();
+        let last = copied_to.get(group).copied().unwrap_or_default();
+        let goes_on = end.saturating_sub(last) > of / COPY_AGAIN_PART || !self.room.admits();
+        let needed = room_of(member);
+        if !goes_on || needed > room.saturating_sub(of / COPY_SPARE_PART) {
+            return Ok(());
+        }
+        copied_to.insert(*group, end + needed);
+        let (group, records) = (*group, member.copy_forward());
+        let handed = store.copy_forward(group, records, &mut append_to(journal));
+        let life = store.life_of(group);
+        drop((copied_to, store, recovered));
+        let last = handed.map_err(|error| error.to_string())?;
+        let is_whole = last.map_or(Ok(false), |last| self.wait_in(life, group, last))?;
+        tracing::debug!(%group, is_whole, "a bucket that waits was written again in the journal");
+        Ok(())
     }
 
     /// A member that the disk has cannot be used as things are: the node ends, and nothing of it is given up.
@@ -158,6 +212,11 @@ impl NodeDisk {
 
     /// A group's member is given up, with all that is kept of it.
     pub(crate) fn end(&self, group: GroupId) {
+        self.recovered.lock().remove(&group);
+        self.end_records(group);
+    }
+
+    fn end_records(&self, group: GroupId) {
         if let Some(journal) = self.journal.get() {
             let ended = self.store.lock().end(group, &mut append_to(journal));
             self.note(ended);
@@ -172,7 +231,7 @@ impl NodeDisk {
         for group in unwanted.collect::<Vec<_>>() {
             recovered.remove(&group);
             tracing::info!(%group, "the disk has a bucket that is elsewhere now: its pages go");
-            self.end(group);
+            self.end_records(group);
         }
     }
 
@@ -184,6 +243,8 @@ impl NodeDisk {
                 (of - journal.room_reserved(), of)
             });
             self.room.set_taken(taken, of);
+            let mut held = self.held_since.lock();
+            *held = (!self.room.admits()).then(|| held.unwrap_or_else(Instant::now));
             taken > of / FULL_PART
         })
     }
@@ -245,11 +306,20 @@ impl NodeDisk {
 
     /// Waits until so many records of a group's member are durable.
     pub(crate) fn wait(&self, group: GroupId, records: u64) -> Result<bool, String> {
+        let life = self.store.lock().life_of(group);
+        self.wait_in(life, group, records)
+    }
+
+    /// The same, of a life of the member; false once that has ended.
+    fn wait_in(&self, life: Option<u64>, group: GroupId, records: u64) -> Result<bool, String> {
         let until = Instant::now() + JOURNAL_WAIT;
         let mut store = self.store.lock();
         while store.synced_of(group) < records {
             if let Some(why) = self.failure() {
                 return Err(why);
+            }
+            if store.life_of(group) != life {
+                return Ok(false);
             }
             if self.synced.wait_until(&mut store, until).timed_out() {
                 return Ok(false);

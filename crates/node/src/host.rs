@@ -564,15 +564,20 @@ impl Host {
         }
     }
 
-    /// Gives up what the disk has of groups that are no more; and, once `is_over`, of those that have no place for this node. Until then they
-    /// may call it in, and it keeps the pages that have not changed.
+    /// Gives up what the disk has of groups that are no more; and, once `is_over`, of those that are served elsewhere. Until then they
+    /// may call it in, and it keeps the pages that have not changed; and one that waits for other disks may never see them again.
     pub(crate) fn end_unwanted(&self, is_over: bool) {
         let map = self.routes().map.clone();
         let (node, life) = (self.life.node, self.life.incarnation);
         if let Some(disk) = self.disk.as_ref().filter(|_| map.is_up(node, life)) {
             let wanted = |group| {
                 let group = map.groups.get(&group);
-                group.is_some_and(|g| !is_over || g.seats(node, DiskId::MEMORY))
+                // Nobody else may ever have it again.
+                let waits = |g: &staves_model::Group| {
+                    !g.open || g.lost || map.complete_sources_up(g) < usize::from(g.m)
+                };
+                let kept = |g: &staves_model::Group| g.seats(node, DiskId::MEMORY) || waits(g);
+                group.is_some_and(|g| !is_over || kept(g))
             };
             disk.end_unwanted(wanted);
         }
@@ -668,9 +673,11 @@ impl Host {
         if listed || holds || state.waiting() > 0 {
             state.idle_since = None;
         } else if now.since(*state.idle_since.get_or_insert(now)) > IDLE_MAX {
-            state.bucket = None;
             state.idle_since = None;
-            self.end_on_disk(cell);
+            // A member on the disk that it has not taken over may be the last one there is.
+            if state.bucket.take().is_some() {
+                self.end_on_disk(cell);
+            }
         }
         if !state.comes_to_rest(listed) {
             self.look_after(cell);

@@ -245,6 +245,8 @@ pub enum GroupMessage {
         streams: Vec<SealedStream>,
         /// Extents that it has reserved, so that joiners reserve as many as they need.
         reserved_extents: u32,
+        /// It comes from its disk, and what it had reserved is forgotten: it has what its own pages need, and others' deltas may need more.
+        restarted: bool,
         /// Pages that exist (the end of its page table).
         pages: u32,
     },

@@ -18,6 +18,8 @@ fn planted_bugs_are_found() {
         row(ConfirmedUnsynced, pair, "NOT HEALED"),
         row(DoneUnsynced, three, "NOT HEALED"),
         row(TruncatedUnapplied, pair, "UNEQUAL"),
+        row(CopyLetGoToItsEnd, pair, "LOST"),
+        row(LeastOfRestartedCounts, pair, "UNABLE"),
         row(PageBeforeJournal, pair, "NOT HEALED"),
     ]);
 }

@@ -4,12 +4,21 @@ use bytes::Bytes;
 use rand::Rng;
 use staves_group::{Effects, Recall};
 use staves_model::{ClientId, Epoch, GroupId, MemberId, PAGE_BYTES};
+use staves_store::EXTENT_BYTES;
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::cluster::{Cluster, note};
 
 /// Registers of a group, each on a page of its own.
-pub const REGISTERS: u64 = 12;
+pub const REGISTERS: u64 = 22;
+/// Registers of an extent.
+const IN_EXTENT: u64 = 2;
+
+/// The place of a register. The extents come into use one by one.
+pub fn place(register: u64) -> u64 {
+    let (extent, at) = (register / IN_EXTENT, register % IN_EXTENT);
+    extent * EXTENT_BYTES as u64 + at * PAGE_BYTES as u64
+}
 
 /// A register as the client knows it.
 #[derive(Clone, Debug, Default)]
@@ -52,13 +61,20 @@ impl Cluster {
         let Some(at) = self.server(group) else {
             return;
         };
-        let register = self.rng.random_range(0..REGISTERS);
+        // Some extents are not in use before late.
+        let below = self.rng.random_range(0..REGISTERS);
+        let register = self.rng.random_range(0..=below);
         let process = self.nodes[at].process.as_mut().expect("it serves");
         let member = process.members.get_mut(&group).expect("it serves");
-        if member.usable_extents() == 0 {
-            member.want_extents(1);
+        let pages = member.pages().expect("it serves");
+        // The lowest free place comes next.
+        let register = register.min(u64::from(pages.used()) * IN_EXTENT);
+        let extent = place(register) / EXTENT_BYTES as u64 * EXTENT_BYTES as u64;
+        let needed = pages.used() + u32::from(!pages.exists(extent));
+        if member.usable_extents() < needed {
+            member.want_extents(needed);
         }
-        let room = member.usable_extents() > 0 && member.admit(600).is_ok();
+        let room = member.usable_extents() >= needed && member.admit(600).is_ok();
         let mut out = Effects::default();
         let (offset, bytes) = self.value(register);
         let run = Run {
@@ -102,7 +118,7 @@ impl Cluster {
         let mut bytes = self.next_version.to_le_bytes().to_vec();
         let long = self.rng.random_range(0..20);
         bytes.resize(if long == 0 { 500 } else { 8 }, 0);
-        (register * PAGE_BYTES as u64, bytes)
+        (place(register), bytes)
     }
 
     /// Writes that are answered now.
@@ -156,7 +172,7 @@ impl Cluster {
         let member = &process.members[&group];
         let pages = member.pages().expect("it is a member");
         for ((_, register), known) in self.registers.iter().filter(|((g, _), _)| *g == group) {
-            let offset = register * PAGE_BYTES as u64;
+            let offset = place(*register);
             let run = Run {
                 offset,
                 len: 8,
@@ -203,7 +219,7 @@ impl Cluster {
             for slot in 1..entry.members.len() {
                 let Some(other) = member(slot) else { continue };
                 for register in 0..REGISTERS {
-                    let at = register * PAGE_BYTES as u64;
+                    let at = place(register);
                     let same = first.slice(at, PAGE_BYTES) == other.slice(at, PAGE_BYTES);
                     assert!(same, "UNEQUAL: group {group}, slot {slot}, page {register}");
                 }

@@ -12,11 +12,11 @@ use staves_durable::{DiskFiles, create, open, save, strike};
 use staves_group::{DiskRoom, Effects, Event, Member};
 use staves_model::{Epoch, GroupId, MemberId, NodeId, PAGE_BYTES, Time};
 use staves_store::{Arena, Budget, EXTENT_BYTES};
-use staves_wire::group::GroupEnvelope;
+use staves_wire::group::{GroupEnvelope, GroupMessage};
 
 use crate::client::{Pending, REGISTERS, Register};
 use crate::directory::Directory;
-use crate::process::{Process, Saver, options};
+use crate::process::{Process, Saver, copy_forward, options};
 
 const JOURNAL_BYTES: usize = 136 << 10;
 const TABLE_BYTES: usize = 1 << 20;
@@ -126,6 +126,10 @@ impl Cluster {
         let Ok(mut opened) = opened else {
             return mend(&node.files);
         };
+        // Some wait for long to be taken over, and the journal goes on meanwhile; the power may go, too.
+        if self.rng.random_bool(0.3) && !copy_forward(&node.files, &mut opened, &mut self.rng) {
+            return mend(&node.files);
+        }
         let members = &opened.members;
         let claims: Vec<(GroupId, Epoch)> = members.iter().map(|(g, x)| (*g, x.epoch())).collect();
         let life = self.directory.node_up(node.id, &claims);
@@ -143,6 +147,7 @@ impl Cluster {
         let mut members = BTreeMap::new();
         for group in self.directory.groups.keys() {
             let (arena, budget) = (arena.clone(), budget.clone());
+            opened.store.begin(*group);
             let member = match opened.members.remove(group) {
                 Some(recovered) => {
                     let mut kept = opened.store.kept_pages(*group, &node.files.pages);
@@ -158,10 +163,7 @@ impl Cluster {
                     );
                     member.expect("a member of a sound disk")
                 }
-                None => {
-                    opened.store.begin(*group, None);
-                    Member::new(options(&disk_room), *group, id, arena, budget)
-                }
+                None => Member::new(options(&disk_room), *group, id, arena, budget),
             };
             members.insert(*group, member);
         }
@@ -239,6 +241,9 @@ impl Cluster {
         let life = process.life;
         let me = MemberId::new(NodeId(self.nodes[at].id), life);
         for (to, envelope) in out.sends {
+            // There is memory for all, so whoever has none for a cut was not told to reserve it.
+            let unable = matches!(envelope.message, GroupMessage::Synced { able: false, .. });
+            assert!(!unable, "UNABLE to be brought to a cut: {envelope:?}");
             if self.rough && self.rng.random_bool(0.05) {
                 continue;
             }
@@ -296,7 +301,7 @@ impl Cluster {
     }
 
     /// A round of saving at a node.
-    pub fn save(&mut self, at: usize, group: GroupId) {
+    pub fn save(&mut self, at: usize, group: GroupId, for_room: bool) {
         let node = &mut self.nodes[at];
         let Some(process) = &mut node.process else {
             return;
@@ -308,7 +313,7 @@ impl Cluster {
             out: Effects::default(),
         };
         let synced = saver.process.journal.synced();
-        let saved = save(&mut saver, group).map(|done| {
+        let saved = save(&mut saver, group, for_room).map(|done| {
             note(|| format!("node {} {group}: a round of saving, done: {done}", at + 1));
         });
         let saved = saved.and_then(|()| strike(&mut saver, synced));

@@ -18,10 +18,7 @@ impl Cluster {
                 self.look();
             }
             if round % 10 == 5 {
-                for group in self.directory.groups.keys().copied().collect::<Vec<_>>() {
-                    (0..self.nodes.len()).for_each(|at| self.save(at, group));
-                }
-                (0..self.nodes.len()).for_each(|at| self.release(at));
+                (0..self.nodes.len()).for_each(|at| self.save_oldest_first(at));
                 (0..self.nodes.len()).for_each(|at| self.tell_map(at));
             }
             self.tick();
@@ -45,6 +42,27 @@ impl Cluster {
             self.directory.groups,
             self.open_errors.last()
         );
+    }
+
+    /// Saves a node's members, those first whose records lie furthest back, as long as that frees something.
+    fn save_oldest_first(&mut self, at: usize) {
+        let Some(process) = &self.nodes[at].process else {
+            return;
+        };
+        let mut groups: Vec<_> = self.directory.groups.keys().copied().collect();
+        groups.sort_by_key(|group| process.store.needed_from_of(*group));
+        for group in groups {
+            let Some(process) = &self.nodes[at].process else {
+                return;
+            };
+            let member = process.members.get(&group);
+            let wanted = member.is_some_and(|m| m.unsaved() > 0 || m.wants_save());
+            let for_room = process.store.is_oldest(group);
+            if wanted || for_room {
+                self.save(at, group, for_room);
+                self.release(at);
+            }
+        }
     }
 
     /// Prints where every member stands.

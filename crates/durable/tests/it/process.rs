@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::Rng;
+use rand::rngs::SmallRng;
 use staves_disk::faulty::FaultyDevice;
 use staves_disk::{Commit, Device, Journal};
-use staves_durable::{DiskFiles, DiskStore, SaveDriver};
+use staves_durable::{DiskFiles, DiskStore, OpenedDisk, SaveDriver, room_of};
 use staves_group::{DiskRoom, Effects, Event, Member, Options};
 use staves_model::{GroupId, Incarnation, Time};
 
@@ -34,6 +36,55 @@ pub struct Process {
     pub disk_room: Arc<DiskRoom>,
     /// Its disk has failed: it ends.
     pub failed: bool,
+}
+
+/// Writes members' records again, and lets go of what lies before them. False if the disk fails, or the power goes.
+pub fn copy_forward(
+    files: &DiskFiles<FaultyDevice>,
+    opened: &mut OpenedDisk,
+    rng: &mut SmallRng,
+) -> bool {
+    let OpenedDisk {
+        store,
+        journal,
+        members,
+        ..
+    } = opened;
+    for (group, member) in members {
+        if room_of(member) > journal.room_reserved() / 2 {
+            continue;
+        }
+        let mut splits = 3;
+        // Some come to lie in other batches than those before them.
+        let mut append = |bytes: &[u8], _: bool| {
+            let commit = (splits > 0 && rng.random_bool(0.3)).then(|| journal.next_commit());
+            if let Some(commit) = commit.flatten() {
+                splits -= 1;
+                journal.finish(commit.perform(&files.journal))?;
+            }
+            journal.append_reserved(bytes)
+        };
+        let copied = store.copy_forward(*group, member.copy_forward(), &mut append);
+        if copied.is_err() {
+            return false;
+        }
+        for _ in 0..rng.random_range(0..4) {
+            let commit = journal.next_commit();
+            let done = commit.map(|commit| journal.finish(commit.perform(&files.journal)));
+            if done.is_some_and(|done| done.is_err()) {
+                return false;
+            }
+            store.synced(journal.synced());
+            let mut append = |bytes: &[u8], _: bool| journal.append_reserved(bytes);
+            if store.append_waiting(&mut append).is_err() {
+                return false;
+            }
+            let needed = store.needed_from().unwrap_or(u64::MAX);
+            journal.let_go(needed.min(journal.synced() + 1));
+            journal.want_room();
+        }
+    }
+    rng.random_bool(0.8)
 }
 
 /// Runs one round of saving on a node; every wait for the journal commits.

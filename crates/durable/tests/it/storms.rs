@@ -65,7 +65,14 @@ fn one_step(c: &mut Cluster, weather: Weather) {
         600..680 => c.commit(at),
         680..780 => c.commit_whole(at),
         780..880 => c.tick(),
-        880..900 => c.save(at, group),
+        880..900 => {
+            let for_room = c.rng.random_bool(0.5);
+            c.save(at, group, for_room);
+            // What was on its way to the journal when pages were written is gone.
+            if c.nodes[at].process.is_some() && c.rng.random_bool(0.15) {
+                c.crash(at, true);
+            }
+        }
         900..920 => c.release(at),
         920..950 => c.look(),
         950..962 if c.nodes[at].process.is_some() => {
@@ -83,7 +90,8 @@ fn one_step(c: &mut Cluster, weather: Weather) {
             let files = &c.nodes[at].files;
             [&files.journal, &files.pages, &files.table][at % 3].fail_syncs(true);
         }
-        987..990 => (0..c.nodes.len()).for_each(|at| c.crash(at, true)),
+        987..989 => (0..c.nodes.len()).for_each(|at| c.crash(at, true)),
+        989..990 => lose_behind_a_join(c, at),
         990..993 if weather.nodes > 1 && may_lose(c, at) => c.replace_disk(at),
         993..996 => save_behind_a_write(c, group),
         996.. => c.tell_map(at),
@@ -99,7 +107,7 @@ fn save_behind_a_write(c: &mut Cluster, group: GroupId) {
         (0..c.nodes.len()).for_each(|at| c.commit_whole(at));
     }
     for at in 0..c.nodes.len() {
-        c.save(at, group);
+        c.save(at, group, true);
         c.release(at);
     }
     c.tick();
@@ -112,6 +120,31 @@ fn save_behind_a_write(c: &mut Cluster, group: GroupId) {
     c.tick();
     if c.rng.random_bool(0.3) {
         (0..c.nodes.len()).for_each(|at| c.crash(at, true));
+    }
+}
+
+/// A member joins with an empty disk; as soon as it counts as complete the disk that it was filled from is lost, and its own power.
+fn lose_behind_a_join(c: &mut Cluster, at: usize) {
+    let from = (at + 1) % c.nodes.len();
+    if from == at || !may_lose(c, at) {
+        return;
+    }
+    c.replace_disk(at);
+    c.start(at);
+    for _ in 0..40 {
+        c.look();
+        c.tick();
+        while c.deliver() {}
+        (0..c.nodes.len()).for_each(|at| c.commit_whole(at));
+        if may_lose(c, from) {
+            c.replace_disk(from);
+            return c.crash(at, true);
+        }
+        if c.rng.random_bool(0.2) {
+            [1, 2]
+                .into_iter()
+                .for_each(|group| c.save(at, GroupId(group), false));
+        }
     }
 }
 
@@ -154,7 +187,7 @@ fn nothing_acknowledged_is_lost_by_two_copies_of_three_nodes() {
         width: 2,
         steps: 1500,
     };
-    let acked = storms(100, 20, weather);
+    let acked = storms(1_000_100, 20, weather);
     assert!(acked > 150, "{acked} writes");
 }
 

@@ -237,6 +237,7 @@ fn sealed() -> impl Strategy<Value = GroupMessage> {
             slot,
             streams,
             reserved_extents: want_extents,
+            restarted: false,
             pages,
         }
     })

@@ -120,21 +120,21 @@ impl Saver<'_> {
             .elapsed();
         self.host.end_unwanted(serves >= UNWANTED_KEPT);
         note(strike(self, journal.synced()))?;
+        self.disk.copy_forward()?;
         let is_late = saved_all.elapsed() >= SAVED_AFTER;
         if is_late {
             *saved_all = Instant::now();
         }
         for (group, only_for_room) in self.due(journal, is_late) {
-            if only_for_room && !is_full(journal) {
+            // Behind the records of another, which cannot be let go now, it would free nothing, and take room.
+            let is_oldest = self.with_store(|store| store.is_oldest(group));
+            let for_room = is_oldest && is_full(journal);
+            if only_for_room && !for_room {
                 continue;
             }
-            let needed = |store: &mut DiskStore| store.needed_from();
-            let before = self.with_store(needed);
-            note(save(self, group).map(drop))?;
+            note(save(self, group, for_room).map(drop))?;
             self.release(journal, &[group]);
-            // The oldest records are another's, which cannot be let go now: others behind them would free nothing, and take room.
-            let frees_nothing = only_for_room && self.with_store(needed) == before;
-            if frees_nothing || self.disk.failure().is_some() {
+            if self.disk.failure().is_some() {
                 break;
             }
         }
@@ -149,13 +149,14 @@ impl Saver<'_> {
         let groups: Vec<GroupId> = self.with_store(|store| store.groups().collect());
         let mut due = Vec::new();
         for group in groups {
-            let (mut changed, mut waits) = (false, false);
+            let (mut is_here, mut changed, mut waits) = (false, false, false);
             self.look_at(group, |member| {
+                is_here = true;
                 changed = member.unsaved() > 0;
                 waits = member.wants_save();
             });
             let wanted = waits || (is_late && changed);
-            if wanted || is_full {
+            if wanted || (is_full && is_here) {
                 due.push((group, !wanted));
             }
         }

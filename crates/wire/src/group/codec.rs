@@ -48,7 +48,7 @@ wire_enum!(GroupMessage {
     0 => Deltas { stream, deltas, stable, purgeable, last, clock, want_extents },
     1 => Ack { slot, stream, prefix, synced, gap, clock, promise, granted_extents, rests },
     2 => Seal { group, released },
-    3 => Sealed { slot, streams, reserved_extents, pages },
+    3 => Sealed { slot, streams, reserved_extents, restarted, pages },
     4 => Sync { group, slot, streams, reserve_extents, pages },
     5 => Synced { slot, able },
     6 => Get { page, count, urgent, held },

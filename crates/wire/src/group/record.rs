@@ -3,8 +3,9 @@
 //! ```text
 //! record    group (4), then a tag (1) and
 //!           0 delta      stream (1), synced by all (8), the delta as it is on the wire
-//!           1 snapshot   join (8), epoch (8), whole (1), slot (1), the group's entry of the map, reserved extents (4), streams: prefix (8), requests
+//!           1 snapshot   join (8), epoch (8), whole (1), slot (1), the group's entry of the map, reserved extents (4), copied deltas (4), streams: prefix (8), requests
 //!           2 gone       nothing
+//!           3 copied     as a delta
 //! ```
 
 use std::sync::Arc;
@@ -40,6 +41,15 @@ pub enum MemberRecord {
     Snapshot(MemberSnapshot),
     /// It is a member no more.
     Gone,
+    /// A delta once more, for the snapshot that follows: what came before that is let go, and the delta is still needed.
+    Copied {
+        /// The data bucket's member slot.
+        stream: u8,
+        /// Every listed member has synced the stream up to here.
+        purgeable: u64,
+        /// The delta.
+        delta: Delta,
+    },
 }
 
 /// All that a member keeps beside its pages and its log.
@@ -57,6 +67,8 @@ pub struct MemberSnapshot {
     pub view: Arc<Group>,
     /// Extents that it has reserved.
     pub reserved_extents: u32,
+    /// The log is that of so many copied deltas, which come right before; 0: it goes on.
+    pub copied: u32,
     /// Every stream of the group.
     pub streams: Vec<SnapshotStream>,
 }
@@ -75,6 +87,7 @@ wire_enum!(MemberRecord {
     0 => Delta { stream, purgeable, delta },
     1 => Snapshot(snapshot),
     2 => Gone,
+    3 => Copied { stream, purgeable, delta },
 });
 wire_struct!(MemberSnapshot {
     join,
@@ -83,6 +96,7 @@ wire_struct!(MemberSnapshot {
     slot,
     view,
     reserved_extents,
+    copied,
     streams
 });
 wire_struct!(SnapshotStream { prefix, requests });

@@ -627,6 +627,7 @@ fn group_message(rng: &mut Rng, kind: u64) -> GroupMessage {
                 forgot: r.yes(),
             }),
             reserved_extents: want_extents,
+            restarted: true,
             pages,
         },
         4 => GroupMessage::Sync {

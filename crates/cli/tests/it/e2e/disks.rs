@@ -45,6 +45,10 @@ fn connect(port: u16) -> NbdClient {
     }
 }
 
+fn nodes(status: &serde_json::Value) -> impl Iterator<Item = &serde_json::Value> {
+    status["nodes"].as_array().into_iter().flatten()
+}
+
 fn content(block: u64, version: u64) -> Vec<u8> {
     let words = (0..BLOCK / 8).map(|word| (version << 32) + block * 512 + word);
     words.flat_map(u64::to_le_bytes).collect()
@@ -132,7 +136,86 @@ fn b8_all_nodes_are_killed_at_once_and_nothing_that_was_answered_is_lost() {
     }
     let mut client = connect(ports[0]);
     versions.check(&mut client);
-    cluster.wait_for("all is whole", 0, |s| s["state"] == "healthy");
+    cluster.wait_for("all is whole", 0, |s| {
+        let mut disks = nodes(s).map(|node| &node["facts"]["disk"]);
+        s["state"] == "healthy" && disks.any(|disk| disk["syncs"].as_u64() > Some(0))
+    });
+    let said = cluster.run(0, &["status"]).stdout;
+    assert!(said.contains("the disk of "), "{said}");
+}
+
+/// Writes every block of the volume's first half.
+fn write_half(client: &mut NbdClient, version: u64) {
+    for block in 0..BLOCKS / 2 {
+        let bytes = content(block, version);
+        client.write(block * BLOCK, &bytes).expect("written");
+    }
+}
+
+/// Writes the volume `busy`, again and again, as many bytes as that.
+fn write_much(port: u16, bytes: u64) {
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut busy = NbdClient::connect(address, "busy").expect("it connects");
+    let piece = vec![7; 1 << 20];
+    for at in (0..24).cycle().take(bytes as usize >> 20) {
+        busy.write(at << 20, &piece).expect("written");
+    }
+}
+
+/// A node comes back whose bucket waits for another node's disk: other volumes on its disk are written meanwhile, several times what its journal takes.
+#[test]
+fn a_bucket_that_waits_for_another_disk_holds_up_no_writer() {
+    let ports = free_ports(3);
+    let before = |(at, port): (usize, &u16)| {
+        let disk = ["", "STAVES_DISK=96MiB "][at.min(1)];
+        format!("export {disk}STAVES_NBD=127.0.0.1:{port}")
+    };
+    let before: Vec<String> = ports.iter().enumerate().map(before).collect();
+    let mut cluster = Cluster::start_after(&before);
+    make_volume(&cluster, "1+1");
+    let mut client = connect(ports[0]);
+    write_half(&mut client, 1);
+    cluster.end(1, "-KILL");
+    write_half(&mut client, 2);
+    cluster.end(2, "-KILL");
+    cluster.up(1);
+    let native = cluster.nodes[1].native.clone();
+    let disk = |status: &serde_json::Value| {
+        let mut rows = nodes(status).filter(|node| node["native"] == native.as_str());
+        rows.next()
+            .map_or_else(Default::default, |row| row["facts"]["disk"].clone())
+    };
+    cluster.wait_for("its bucket waits", 0, |s| disk(s)["waiting"] == 1);
+    for args in [
+        "pool create busy --kind memory --medium disk --memory 30MiB --scheme 1+0",
+        "volume create busy --size 24MiB --pool busy",
+    ] {
+        let made = cluster.run(0, &args.split(' ').collect::<Vec<_>>());
+        assert_eq!(made.code, Some(0), "{}", made.stderr);
+    }
+    let journal = |cluster: &Cluster| {
+        let said = cluster.run(0, &["status", "-o", "json"]);
+        let said = disk(&serde_json::from_str(&said.stdout).expect("JSON"));
+        let of = |key: &str| said[key].as_u64().expect("a number");
+        (
+            of("journal_written_bytes"),
+            of("journal_bytes"),
+            of("waiting"),
+        )
+    };
+    let (before, ring, _) = journal(&cluster);
+    write_much(ports[1], ring * 2);
+    let (after, _, waiting) = journal(&cluster);
+    assert!(after - before > ring * 2, "{before} to {after}, of {ring}");
+    assert_eq!(waiting, 1, "it is still there");
+    // What it waits for comes back, and brings it up to date.
+    cluster.up(2);
+    let mut client = connect(ports[0]);
+    for block in 0..BLOCKS / 2 {
+        let read = client.read(block * BLOCK, BLOCK as usize);
+        assert!(read.expect("it reads") == content(block, 2), "{block}");
+    }
+    cluster.wait_for("nothing waits", 0, |s| disk(s)["waiting"] == 0);
 }
 
 /// A node is killed while a client writes, and comes back with its disk; then the other one of the volume goes for good.

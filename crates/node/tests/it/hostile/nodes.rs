@@ -80,6 +80,7 @@ pub fn of_groups(served: &Served) -> Vec<Message> {
             slot: MemberSlot(255),
             streams: Vec::new(),
             reserved_extents: u32::MAX,
+            restarted: false,
             pages: u32::MAX,
         });
     }
