@@ -1,18 +1,18 @@
 //! Operations on the bytes, and the deltas that they become.
 
 use bytes::BytesMut;
-use staves_group::{Effects, ReadError};
+use staves_group::Effects;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
-use staves_service::{BucketContext, Growth, KeyHash, OpHeader, Outcome, Refused};
+use staves_service::{BucketContext, Growth, OpHeader, Outcome};
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
 use staves_wire::service::Answer;
 
-use crate::chunks;
 use crate::memory::Memory;
+use crate::{chunks, reads};
 
 /// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
@@ -28,7 +28,7 @@ pub(crate) fn malformed(action: &Action) -> Option<Answer> {
         .is_none_or(|end| end > REGION_BUCKET_BYTES)
     {
         "it lies beyond the data bucket's end"
-    } else if offset % CHUNK_BYTES + len > CHUNK_BYTES {
+    } else if action.chunks() > 1 && !matches!(action, Action::Allocated { .. }) {
         "it leaves its chunk"
     } else if word && !offset.is_multiple_of(8) {
         "its word does not begin at a multiple of 8"
@@ -73,6 +73,9 @@ impl Memory {
         if let Action::Fence { .. } = action {
             return update(context, now, header, action, Edit::default(), effects);
         }
+        if let Action::Allocated { .. } = action {
+            return self.allocated(context, now, action);
+        }
         let (offset, len) = action.range();
         let pages = context.member().pages();
         let place = pages.and_then(|pages| chunks::place_of(pages, chunks::chunk_of(offset)));
@@ -93,65 +96,12 @@ impl Memory {
         let moves = edit.moves;
         let outcome = update(context, now, header, action, edit, effects);
         if let (true, Outcome::Answer { seq, .. }) = (moves, &outcome) {
-            context.wrote(of_chunk(offset), *seq);
+            context.wrote(reads::of_chunk(chunks::chunk_of(offset)), *seq);
         }
         let written = |outcome: &Outcome| matches!(outcome, Outcome::Answer { .. });
         self.stats.writes += u64::from(written(&outcome));
         outcome
     }
-
-    fn read(
-        &mut self,
-        context: &BucketContext,
-        now: Time,
-        place: Option<u16>,
-        offset: u64,
-        len: u64,
-    ) -> Outcome {
-        let member = context.member();
-        let mut bytes = Vec::new();
-        let read = match place {
-            Some(place) => {
-                let at = chunks::at(place, offset);
-                member.read(now, at, len as u32, &mut bytes)
-            }
-            None if !member.may_read(now) => Err(match member.is_lost() {
-                true => ReadError::Lost,
-                false => ReadError::NoLease,
-            }),
-            None => {
-                bytes.resize(len as usize, 0);
-                Ok(0)
-            }
-        };
-        // That a chunk has this place, or none any more, must not be seen before it is safe.
-        let placed = match planted(Mutant::PlaceShowsUnstable) {
-            true => 0,
-            false => context.unstable_seq(of_chunk(offset)),
-        };
-        let read = read.map(|seq| seq.max(placed));
-        match read {
-            Ok(seq) => {
-                self.stats.reads += 1;
-                let seq = if planted(Mutant::ReadShowsUnstable) {
-                    0
-                } else {
-                    seq
-                };
-                Outcome::read(seq, Answer::Value(bytes.into()))
-            }
-            Err(ReadError::Missing { .. } | ReadError::NoLease) => {
-                Outcome::Blocked { starved: false }
-            }
-            Err(ReadError::Lost) => Outcome::at_once(lost()),
-            Err(ReadError::NotServing) => Outcome::Refuse(Refused::NotServing),
-        }
-    }
-}
-
-/// The mark of a chunk whose place was changed of late.
-fn of_chunk(offset: u64) -> KeyHash {
-    KeyHash(chunks::chunk_of(offset))
 }
 
 fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
@@ -221,7 +171,7 @@ fn edit(context: &BucketContext, place: Option<u16>, action: &Action) -> Edit {
         put(context, place, offset, &new.to_le_bytes(), old)
     };
     match action {
-        Action::Read { .. } | Action::Fence { .. } => Edit::default(),
+        Action::Read { .. } | Action::Allocated { .. } | Action::Fence { .. } => Edit::default(),
         Action::Write { bytes, .. } | Action::Load { bytes, .. } | Action::Put { bytes, .. } => {
             put(context, place, offset, bytes, Answer::Ok)
         }
@@ -361,7 +311,7 @@ fn table() -> Run {
     )
 }
 
-fn lost() -> Answer {
+pub(crate) fn lost() -> Answer {
     Answer::error(
         ErrorCode::Lost,
         "the group is lost: more of its nodes failed than its scheme bears",

@@ -13,7 +13,7 @@
 //! order, so that data buckets of a group that hold much take up as many extents at parity as the
 //! fullest of them.
 //!
-//! **Layout.** `chunks`: where chunks lie, drawn. `execute`: what operations do. `memory`: the service.
+//! **Layout.** `chunks`: where chunks lie, drawn. `execute`: what operations do; `reads`: those that change nothing. `memory`: the service.
 //!
 //! **Not here.** The bucket around the service (`staves-service`), which bucket a byte is in
 //! (`staves-model`), regions and how they are cut into operations (`staves-client`).
@@ -21,6 +21,7 @@
 mod chunks;
 mod execute;
 mod memory;
+mod reads;
 
 pub use memory::{Memory, Stats};
 

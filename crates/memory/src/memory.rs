@@ -6,7 +6,7 @@ use staves_group::Member;
 use staves_model::{BUCKET_CHUNKS, CHUNK_BYTES, PAGE_BYTES, ServiceId, Time};
 use staves_service::{BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Service};
 use staves_wire::DecodeError;
-use staves_wire::memory::Action;
+use staves_wire::memory::{Action, ChunkBits};
 use staves_wire::service::{Address, Answer, Body};
 
 use crate::{Bucket, chunks, execute};
@@ -94,6 +94,7 @@ impl Service for Memory {
     fn answer_bytes(&self, _member: &Member, op: &Action) -> usize {
         match op {
             Action::Read { len, .. } => *len as usize,
+            Action::Allocated { .. } => ChunkBits::bytes_of(op.chunks()),
             _ => 0,
         }
     }

@@ -68,8 +68,8 @@ pub use map::{
 };
 pub use planner::{Planner, PlannerConfig, StuckReport};
 pub use region::{
-    BUCKET_CHUNKS, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch, StretchState, Volume,
-    VolumeWriter, stretch_unit,
+    BUCKET_CHUNKS, BucketPart, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch,
+    StretchState, Volume, VolumeWriter, stretch_unit,
 };
 pub use ring::Ring;
 pub use scheme::{

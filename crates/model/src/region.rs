@@ -64,6 +64,10 @@ impl Stretch {
         (self.first.0..self.first.0.saturating_add(self.count)).contains(&group.0)
     }
 
+    fn buckets(self, m: u8) -> u64 {
+        u64::from(self.count) * u64::from(m)
+    }
+
     fn bytes(self, m: u8) -> u64 {
         u64::from(self.count) * stretch_unit(m)
     }
@@ -122,6 +126,23 @@ pub struct Place {
     pub left: u64,
 }
 
+/// The chunks of a range of a region that lie in one data bucket: one behind the other there, and equally far apart in the region.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BucketPart {
+    /// The group.
+    pub group: GroupId,
+    /// The data bucket.
+    pub slot: MemberSlot,
+    /// The first byte of the first of them in the bucket's part of the region.
+    pub offset: u64,
+    /// Their number; at least one.
+    pub count: u64,
+    /// The number of the first of them in the region.
+    pub first: u64,
+    /// The chunks of the region from one of them to the next.
+    pub step: u64,
+}
+
 impl Region {
     /// Bytes that its groups can hold.
     pub fn capacity_bytes(&self, m: u8) -> u64 {
@@ -163,6 +184,27 @@ impl Region {
         })
     }
 
+    /// The data buckets that these chunks lie in, each once for each stretch, as far as there are groups.
+    pub fn bucket_parts(&self, chunks: Range<u64>, m: u8) -> impl Iterator<Item = BucketPart> + '_ {
+        self.spans(m).flat_map(move |(bytes, stretch)| {
+            let begin = bytes.start / CHUNK_BYTES;
+            let from = chunks.start.max(begin);
+            let end = chunks.end.min(bytes.end / CHUNK_BYTES);
+            let step = stretch.buckets(m);
+            (from..end.min(from + step)).map(move |first| {
+                let place = stretch.place((first - begin) * CHUNK_BYTES, m);
+                BucketPart {
+                    group: place.group,
+                    slot: place.slot,
+                    offset: place.offset,
+                    count: (end - first).div_ceil(step),
+                    first,
+                    step,
+                }
+            })
+        })
+    }
+
     /// The place of the byte at `offset`; `None` beyond the groups there are.
     pub fn place(&self, offset: u64, m: u8) -> Option<Place> {
         let mut spans = self.spans(m);
@@ -192,7 +234,7 @@ impl Region {
 
 impl Stretch {
     fn place(self, within: u64, m: u8) -> Place {
-        let buckets = u64::from(self.count) * u64::from(m);
+        let buckets = self.buckets(m);
         let (chunk, rest) = (within / CHUNK_BYTES, within % CHUNK_BYTES);
         let (row, bucket) = (chunk / buckets, chunk % buckets);
         Place {
@@ -241,6 +283,43 @@ mod tests {
                 assert!(seen.insert((place.group, place.slot, place.offset)));
             }
             assert_eq!(region.place(chunks * CHUNK_BYTES, m), None);
+        }
+    }
+
+    #[test]
+    fn a_range_is_cut_into_the_chunks_of_each_bucket() {
+        for m in [1, 2, 3] {
+            let region = region(&[(7, 2), (20, 1)]);
+            let end = region.capacity_bytes(m) / CHUNK_BYTES;
+            let border = u64::from(m) * 2 * u64::from(BUCKET_CHUNKS);
+            let ranges = [
+                0..end,
+                0..1,
+                5..6,
+                3..200,
+                border - 1..border + 1,
+                border - 100..end,
+                border + 7..border + 8,
+                end - 2..end + 9,
+                end..end + 1,
+                7..7,
+            ];
+            for range in ranges {
+                let mut seen = BTreeSet::new();
+                let mut buckets = BTreeSet::new();
+                for part in region.bucket_parts(range.clone(), m) {
+                    assert!(buckets.insert((part.group, part.slot)), "{range:?}");
+                    for row in 0..part.count {
+                        let chunk = part.first + row * part.step;
+                        let place = region.place(chunk * CHUNK_BYTES, m).expect("within");
+                        let of_part = (part.group, part.slot, part.offset + row * CHUNK_BYTES);
+                        assert_eq!((place.group, place.slot, place.offset), of_part);
+                        assert!(seen.insert(chunk), "{range:?}");
+                    }
+                }
+                let all: BTreeSet<u64> = (range.start..range.end.min(end)).collect();
+                assert_eq!(seen, all, "{range:?} of {m}");
+            }
         }
     }
 

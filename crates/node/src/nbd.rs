@@ -6,9 +6,10 @@
 //! nothing that a former writer sent takes effect after it. A connection is a session: where a client connects anew, what its broken
 //! connection left on its way does not count any more.
 //!
-//! **Layout.** `negotiation`: the choice of a volume. `connection`: its requests; `replies`: on their way. `attachment`: sessions. `blocks`: bytes, through the router. The bytes of the
+//! **Layout.** `negotiation`: the choice of a volume. `connection`: its requests; `replies`: on their way. `attachment`: sessions. `blocks`: bytes, through the router; `allocation`: which of them take up memory. The bytes of the
 //! protocol are `staves-nbd`'s.
 
+mod allocation;
 mod attachment;
 mod blocks;
 mod connection;

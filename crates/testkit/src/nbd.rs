@@ -1,4 +1,4 @@
-//! A small blocking client of NBD: one request at a time, simple replies.
+//! A small blocking client of NBD: one request at a time, simple replies; and one that asks what is allocated.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -16,6 +16,12 @@ pub const ESHUTDOWN: u32 = 108;
 /// Of the transmission flags: writes are refused.
 const READ_ONLY: u16 = 1 << 1;
 const GO: u32 = 7;
+const STRUCTURED_REPLY: u32 = 8;
+const SET_META_CONTEXT: u32 = 10;
+const META_CONTEXT: u32 = 4;
+/// The kind of a chunk with extents.
+const BLOCK_STATUS: u64 = 5;
+const REQ_ONE: u16 = 1 << 3;
 const ACK: u32 = 1;
 const INFO: u32 = 3;
 
@@ -68,10 +74,14 @@ impl NbdClient {
         address: SocketAddr,
         export: &str,
     ) -> Result<NbdClient, String> {
-        NbdClient::try_connect(from, address, export).map_err(|error| error.to_string())
+        NbdClient::try_connect(from, address, (export, false)).map_err(|error| error.to_string())
     }
 
-    fn try_connect(from: Ipv4Addr, address: SocketAddr, export: &str) -> io::Result<NbdClient> {
+    fn try_connect(
+        from: Ipv4Addr,
+        address: SocketAddr,
+        (export, with_map): (&str, bool),
+    ) -> io::Result<NbdClient> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((from, 0)).into())?;
         socket.connect(&address.into())?;
@@ -80,20 +90,27 @@ impl NbdClient {
         socket.set_nodelay(true)?;
         let mut greeting = [0; 18];
         socket.read_exact(&mut greeting)?;
-        let mut out = 3u32.to_be_bytes().to_vec(); // fixed newstyle, no zeroes
-        out.extend_from_slice(b"IHAVEOPT");
-        out.extend_from_slice(&GO.to_be_bytes());
-        out.extend_from_slice(&(export.len() as u32 + 6).to_be_bytes());
-        out.extend_from_slice(&(export.len() as u32).to_be_bytes());
-        out.extend_from_slice(export.as_bytes());
-        out.extend_from_slice(&[0, 0]);
-        socket.write_all(&out)?;
+        socket.write_all(&3u32.to_be_bytes())?; // fixed newstyle, no zeroes
         let mut client = NbdClient {
             socket,
             size_bytes: 0,
             flags: 0,
             cookie: 0,
         };
+        let name = string(export);
+        if with_map {
+            client.option(STRUCTURED_REPLY, &[])?;
+            client.option_reply()?;
+            let query = string("base:allocation");
+            client.option(
+                SET_META_CONTEXT,
+                &[&name[..], &[0, 0, 0, 1], &query].concat(),
+            )?;
+            if client.option_reply()?.0 == META_CONTEXT {
+                client.option_reply()?;
+            }
+        }
+        client.option(GO, &[&name[..], &[0, 0]].concat())?;
         loop {
             let (kind, data) = client.option_reply()?;
             match kind {
@@ -109,6 +126,14 @@ impl NbdClient {
                 }
             }
         }
+    }
+
+    fn option(&mut self, option: u32, data: &[u8]) -> io::Result<()> {
+        let mut out = b"IHAVEOPT".to_vec();
+        out.extend_from_slice(&option.to_be_bytes());
+        out.extend_from_slice(&(data.len() as u32).to_be_bytes());
+        out.extend_from_slice(data);
+        self.socket.write_all(&out)
     }
 
     fn option_reply(&mut self) -> io::Result<(u32, Vec<u8>)> {
@@ -196,6 +221,51 @@ impl NbdClient {
             Err(NbdFailure::Ended(_) | NbdFailure::Refused(ESHUTDOWN))
         )
     }
+}
+
+/// A connection to an export that is asked what is allocated, and nothing else.
+pub struct NbdMap(NbdClient);
+
+impl NbdMap {
+    /// Connects and chooses an export; the text of the server's error if it may not.
+    pub fn connect(address: SocketAddr, export: &str) -> Result<NbdMap, String> {
+        let client = NbdClient::try_connect(Ipv4Addr::LOCALHOST, address, (export, true));
+        client.map(NbdMap).map_err(|error| error.to_string())
+    }
+
+    /// The extents of a range, or the first of them alone: lengths and states.
+    pub fn extents(
+        &mut self,
+        offset: u64,
+        len: u32,
+        one: bool,
+    ) -> Result<Vec<(u32, u32)>, NbdFailure> {
+        let NbdMap(client) = self;
+        let flags = if one { REQ_ONE } else { 0 };
+        let request = client.head((flags, 7), (offset, len));
+        client.socket.write_all(&request)?;
+        let mut head = [0; 20];
+        client.socket.read_exact(&mut head)?;
+        assert_eq!(
+            head[..4],
+            0x668e_33efu32.to_be_bytes(),
+            "a structured reply"
+        );
+        assert_eq!(number(&head[8..16]), client.cookie);
+        let mut data = vec![0; number(&head[16..]) as usize];
+        client.socket.read_exact(&mut data)?;
+        if number(&head[6..8]) != BLOCK_STATUS {
+            return Err(NbdFailure::Refused(number(&data[..4]) as u32));
+        }
+        let extents = data[4..].chunks_exact(8);
+        let extent = |e: &[u8]| (number(&e[..4]) as u32, number(&e[4..]) as u32);
+        Ok(extents.map(extent).collect())
+    }
+}
+
+/// A text behind its length.
+fn string(text: &str) -> Vec<u8> {
+    [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat()
 }
 
 fn number(bytes: &[u8]) -> u64 {

@@ -56,7 +56,8 @@ pub const VERSION_MIN: u8 = 11;
 /// 9. Where a secret is proven, all that follows is sealed: older versions do not seal.
 /// 10. Volumes: writes of a session, and what ends it. The map has them: older versions cannot read it.
 /// 11. Pools on disk: the map says so, and a node that starts names what its disk has. Older versions cannot read either.
-pub const VERSION_MAX: u8 = 11;
+/// 12. A question to a region's bucket for the chunks that take up memory.
+pub const VERSION_MAX: u8 = 12;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

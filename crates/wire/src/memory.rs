@@ -1,12 +1,13 @@
 //! The memory service's operations, each on the bytes of one data bucket, and their bodies on the wire.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use staves_model::CHUNK_BYTES;
 
 use crate::codec::DecodeError;
 use crate::service::Body;
 
 /// An operation on the bytes of one data bucket. Offsets count from the bucket's first byte
-/// (`staves_model::Place`); what is touched lies within one chunk.
+/// (`staves_model::Place`); what is touched lies within one chunk, but for `Allocated`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// `Value`: the bytes. What was never written reads as zeroes.
@@ -69,12 +70,54 @@ pub enum Action {
         /// The session.
         session: u64,
     },
+    /// `Value`: a bit for each chunk that the range touches, as [`ChunkBits`] has them: set if the chunk takes up memory. The others
+    /// read as zeroes. The range may be all of the bucket.
+    Allocated {
+        /// The first byte.
+        offset: u64,
+        /// The length; at least one.
+        len: u32,
+    },
+}
+
+/// A bit for each of some chunks that follow each other; in a byte the lowest bit is the first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct ChunkBits(Vec<u8>);
+
+impl ChunkBits {
+    /// Bytes of so many bits.
+    pub fn bytes_of(chunks: u64) -> usize {
+        chunks.div_ceil(8) as usize
+    }
+
+    /// So many bits, none of them set.
+    pub fn new(chunks: u64) -> ChunkBits {
+        ChunkBits(vec![0; ChunkBits::bytes_of(chunks)])
+    }
+
+    /// Sets a bit of those that there are.
+    pub fn set(&mut self, chunk: u64) {
+        if let Some(byte) = self.0.get_mut((chunk / 8) as usize) {
+            *byte |= 1 << (chunk % 8);
+        }
+    }
+
+    /// Returns whether a bit is set in bytes of an answer; one that is not there is not.
+    pub fn is_set(bytes: &[u8], chunk: u64) -> bool {
+        let byte = bytes.get((chunk / 8) as usize);
+        byte.is_some_and(|byte| byte & 1 << (chunk % 8) != 0)
+    }
+
+    /// The bytes.
+    pub fn into_bytes(self) -> Bytes {
+        self.0.into()
+    }
 }
 
 impl Action {
     /// Returns true if it may change anything, and so needs a request number.
     pub fn is_write(&self) -> bool {
-        !matches!(self, Action::Read { .. })
+        !matches!(self, Action::Read { .. } | Action::Allocated { .. })
     }
 
     /// The session of a volume that it belongs to; 0 for an operation on a plain region.
@@ -87,12 +130,18 @@ impl Action {
         }
     }
 
+    /// The number of chunks that its bytes lie in.
+    pub fn chunks(&self) -> u64 {
+        let (offset, len) = self.range();
+        (offset % CHUNK_BYTES + len).div_ceil(CHUNK_BYTES)
+    }
+
     /// The bytes that it touches: the first, and how many.
     pub fn range(&self) -> (u64, u64) {
         match self {
-            Action::Read { offset, len } | Action::Zero { offset, len, .. } => {
-                (*offset, u64::from(*len))
-            }
+            Action::Read { offset, len }
+            | Action::Zero { offset, len, .. }
+            | Action::Allocated { offset, len } => (*offset, u64::from(*len)),
             Action::Write { offset, bytes }
             | Action::Load { offset, bytes }
             | Action::Put { offset, bytes, .. } => (*offset, bytes.len() as u64),
@@ -111,6 +160,7 @@ const LOAD: u8 = 4;
 const PUT: u8 = 5;
 const ZERO: u8 = 6;
 const FENCE: u8 = 7;
+const ALLOCATED: u8 = 8;
 
 impl Action {
     /// Its body. The head is written to `heads`; bytes to be written are not copied.
@@ -125,11 +175,12 @@ impl Action {
             Action::Put { offset, .. } => (PUT, *offset),
             Action::Zero { offset, .. } => (ZERO, *offset),
             Action::Fence { session } => (FENCE, *session),
+            Action::Allocated { offset, .. } => (ALLOCATED, *offset),
         };
         heads.put_u8(tag);
         heads.put_u64_le(offset);
         match self {
-            Action::Read { len, .. } => heads.put_u32_le(len),
+            Action::Read { len, .. } | Action::Allocated { len, .. } => heads.put_u32_le(len),
             Action::Fence { .. } => {}
             Action::Write { bytes, .. } | Action::Load { bytes, .. } => payload = bytes,
             Action::CompareSwap { expected, new, .. } => {
@@ -164,6 +215,10 @@ impl Action {
         }
         Ok(match tag {
             READ => Action::Read {
+                offset,
+                len: u32::from_le_bytes(whole(fields)?),
+            },
+            ALLOCATED => Action::Allocated {
                 offset,
                 len: u32::from_le_bytes(whole(fields)?),
             },

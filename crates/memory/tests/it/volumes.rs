@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use staves_model::mutant::{Mutant, plant};
-use staves_model::{BUCKET_CHUNKS, CHUNK_BYTES};
+use staves_model::{BUCKET_CHUNKS, CHUNK_BYTES, REGION_BUCKET_BYTES};
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
-use staves_wire::memory::Action;
+use staves_wire::memory::{Action, ChunkBits};
 use staves_wire::service::Answer;
 
 use crate::cluster::{Cluster, bytes, code, write};
@@ -24,6 +24,24 @@ fn zero(session: u64, offset: u64, len: u64) -> Action {
         offset,
         len: len as u32,
     }
+}
+
+fn allocated(offset: u64, len: u64) -> Action {
+    Action::Allocated {
+        offset,
+        len: len as u32,
+    }
+}
+
+/// The chunks that an answer says take up memory, counted from the first one asked for.
+fn set_of(answer: &Answer, asked: &Action) -> Vec<u64> {
+    let Answer::Value(bits) = answer else {
+        panic!("{asked:?} is answered {answer:?}")
+    };
+    assert_eq!(bits.len(), ChunkBits::bytes_of(asked.chunks()), "{asked:?}");
+    let all = 0..8 * bits.len() as u64;
+    all.filter(|chunk| ChunkBits::is_set(bits, *chunk))
+        .collect()
 }
 
 /// The bytes of a session stay until a later one writes; nothing of an earlier one takes effect behind a fence, whoever serves.
@@ -182,6 +200,95 @@ fn zeroes_are_shown_once_every_member_has_them() {
     let shown = an_unsafe_zero_is_shown();
     plant(None);
     assert!(shown, "a read that looks at the place alone is seen");
+}
+
+/// The maps that are shown before a copy has the change: of a chunk that has just been written, and of one that was zeroed.
+fn unsafe_maps_that_are_shown() -> usize {
+    let mut c = Cluster::new(1, 1, 2, 64);
+    c.write(0, CHUNK_BYTES, &[7; 9000]);
+    let changes = [put(0, 0, b"new"), zero(0, CHUNK_BYTES, CHUNK_BYTES)];
+    let mut shown = 0;
+    for (number, (change, after)) in (1..).zip(changes.iter().zip([&[0, 1][..], &[0]])) {
+        let changed = c.submit(0, Some(number), change);
+        let map = allocated(0, 2 * CHUNK_BYTES);
+        let early = c.submit(0, None, &map);
+        let elsewhere = c.submit(0, None, &allocated(2 * CHUNK_BYTES, 9 * CHUNK_BYTES));
+        assert!(
+            c.answered(elsewhere).is_some(),
+            "of other chunks nothing is awaited"
+        );
+        let at_once = c.answered(early);
+        shown += usize::from(at_once.is_some());
+        c.deliver();
+        assert_eq!(c.wait(changed), Answer::Ok);
+        let told = at_once.unwrap_or_else(|| c.wait(early));
+        assert_eq!(set_of(&told, &map), after);
+    }
+    shown
+}
+
+#[test]
+fn a_map_is_shown_once_every_member_has_what_it_shows() {
+    assert_eq!(unsafe_maps_that_are_shown(), 0);
+    plant(Some(Mutant::PlaceShowsUnstable));
+    let shown = unsafe_maps_that_are_shown();
+    plant(None);
+    assert_eq!(shown, 2, "a map that looks at the places alone is seen");
+}
+
+#[test]
+fn a_bucket_tells_which_chunks_take_up_memory() {
+    for (scheme, seats) in [((1, 1), vec![1, 2]), ((2, 1), vec![3, 1, 2])] {
+        let mut c = Cluster::new(scheme.0, scheme.1, 4, 64);
+        let all = allocated(0, REGION_BUCKET_BYTES);
+        let map = |c: &mut Cluster, asked: &Action| {
+            let answer = c.run(0, None, asked);
+            set_of(&answer, asked)
+        };
+        assert!(map(&mut c, &all).is_empty());
+        assert_eq!(c.budgets[0].taken(), 0, "a question takes no memory");
+        for chunk in [0, 9, 40, 1023] {
+            c.write(0, chunk * CHUNK_BYTES + 77, b"x");
+        }
+        for (offset, len) in [(9 * CHUNK_BYTES, CHUNK_BYTES), (40 * CHUNK_BYTES, 7000)] {
+            assert_eq!(c.run(0, None, &zero(0, offset, len)), Answer::Ok);
+        }
+        assert_eq!(map(&mut c, &all), [0, 40, 1023], "{scheme:?}");
+        let parts = [
+            (0, 1, vec![0]),
+            (CHUNK_BYTES - 1, 2, vec![0]),
+            (CHUNK_BYTES, 39 * CHUNK_BYTES, vec![]),
+            (39 * CHUNK_BYTES + 9, CHUNK_BYTES, vec![1]),
+            (
+                30 * CHUNK_BYTES - 1,
+                REGION_BUCKET_BYTES - 30 * CHUNK_BYTES + 1,
+                vec![11, 994],
+            ),
+        ];
+        for (offset, len, set) in parts {
+            assert_eq!(
+                map(&mut c, &allocated(offset, len)),
+                set,
+                "{len} at {offset}"
+            );
+        }
+        c.cut_off = vec![0];
+        c.change(&seats);
+        c.open();
+        assert_eq!(
+            map(&mut c, &all),
+            [0, 40, 1023],
+            "{scheme:?}, another member"
+        );
+        for (offset, len) in [(0, 0), (1, REGION_BUCKET_BYTES), (u64::MAX, 8)] {
+            let answer = c.run(0, None, &allocated(offset, len));
+            assert_eq!(
+                code(&answer),
+                Some(ErrorCode::Malformed),
+                "{len} at {offset}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::running::Running;
 /// The time that one read or write may take: while a node is replaced, it waits.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 /// Most chunks of one request to the router: each has its own deadline.
-const PIECES_MAX: usize = 512;
+pub(super) const PIECES_MAX: usize = 512;
 /// Most bytes that are zeroed at a time.
 const ZERO_BYTES: u64 = PIECES_MAX as u64 * CHUNK_BYTES;
 static ZEROES: [u8; CHUNK_BYTES as usize] = [0; CHUNK_BYTES as usize];
@@ -48,7 +48,7 @@ impl BlockError {
         BlockError::new(NbdError::Enomem, text)
     }
 
-    fn of(code: ErrorCode, text: String, is_write: bool) -> BlockError {
+    pub(super) fn of(code: ErrorCode, text: String, is_write: bool) -> BlockError {
         let error = match code {
             ErrorCode::Fenced | ErrorCode::NotFound => NbdError::Eshutdown,
             ErrorCode::OutOfMemory => NbdError::Enospc,
@@ -63,7 +63,7 @@ impl BlockError {
         }
     }
 
-    fn of_client(error: &ClientError, is_write: bool) -> BlockError {
+    pub(super) fn of_client(error: &ClientError, is_write: bool) -> BlockError {
         BlockError::of(error.code(), error.to_string(), is_write)
     }
 }
@@ -71,7 +71,7 @@ impl BlockError {
 /// The bytes of one volume.
 #[derive(Clone)]
 pub(super) struct VolumeBytes {
-    running: Arc<Running>,
+    pub(super) running: Arc<Running>,
     id: RegionId,
 }
 
@@ -180,11 +180,14 @@ impl VolumeBytes {
         self.change(&pieces, |_| Action::Fence { session }).await
     }
 
-    fn map(&self) -> Arc<ClusterMap> {
+    pub(super) fn map(&self) -> Arc<ClusterMap> {
         self.running.host.routes().map.clone()
     }
 
-    fn entry<'a>(&self, map: &'a ClusterMap) -> Result<(&'a Pool, &'a Region), BlockError> {
+    pub(super) fn entry<'a>(
+        &self,
+        map: &'a ClusterMap,
+    ) -> Result<(&'a Pool, &'a Region), BlockError> {
         map.region(self.id).ok_or_else(|| {
             BlockError::of(
                 ErrorCode::NotFound,
@@ -259,7 +262,7 @@ impl VolumeBytes {
     }
 }
 
-fn senseless(answer: &Answer, is_write: bool) -> BlockError {
+pub(super) fn senseless(answer: &Answer, is_write: bool) -> BlockError {
     let text = format!("an answer that makes no sense: {answer:?}");
     BlockError::of(ErrorCode::Internal, text, is_write)
 }

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::NbdDoor;
+use super::allocation::{EXTENTS_BYTES, EXTENTS_MAX};
 use super::attachment::Attachment;
 use super::blocks::{BlockError, PATIENCE, VolumeBytes};
 use super::negotiation::{keep_alive, negotiate};
@@ -374,9 +375,12 @@ impl NbdConnection {
             }
             // A write is answered once every copy has it: there is nothing more to wait for.
             NbdCommand::Flush | NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
-            NbdCommand::BlockStatus { len, .. } => {
-                self.replies
-                    .block_status(cookie, &[(len, false)], &mut reply.head);
+            NbdCommand::BlockStatus { offset, len, one } => {
+                let part = self.memory(EXTENTS_BYTES).await;
+                reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
+                let extents_max = if one { 1 } else { EXTENTS_MAX };
+                let extents = self.blocks.extents(offset, len, extents_max).await?;
+                self.replies.block_status(cookie, &extents, &mut reply.head);
                 return Ok(());
             }
         }

@@ -24,4 +24,5 @@ mod soak;
 mod sources;
 mod turns;
 mod volume_limits;
+mod volume_maps;
 mod volumes;

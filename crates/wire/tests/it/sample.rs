@@ -124,7 +124,7 @@ impl Rng {
 
 /// Kinds of operations of the cache, and of the memory service.
 const CACHE_OPS: u64 = 8;
-const MEMORY_OPS: u64 = 8;
+const MEMORY_OPS: u64 = 9;
 
 /// The number of kinds of a message that `message` makes; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
@@ -538,6 +538,10 @@ fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
         },
         7 => Action::Fence {
             session: rng.next(),
+        },
+        8 => Action::Allocated {
+            offset,
+            len: rng.u32(),
         },
         2 => Action::CompareSwap {
             offset,

@@ -4,8 +4,10 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 
 use staves_testkit::free_ports;
+use staves_testkit::nbd::NbdClient;
 use staves_testkit::tools::runs;
 
+use super::descriptors::{figure, page};
 use super::{Cluster, tool};
 
 /// Nodes with the NBD door; its ports.
@@ -86,6 +88,78 @@ fn images_are_copied_to_a_volume_and_back_past_a_killed_node() {
     let deleted = cluster.run(1, &["volume", "delete", "disk", "--yes"]);
     assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
     assert!(cluster.run(1, &["volume", "list"]).stdout.lines().count() <= 1);
+}
+
+/// Bytes that clients have read from volumes through a node.
+fn bytes_read(cluster: &Cluster, i: usize) -> u64 {
+    let metrics = page(cluster.nodes[i].admin, "/metrics");
+    figure(&metrics, "staves_nbd_bytes_total{kind=\"read\"} ")
+}
+
+/// The extents that nbdinfo is told: offset, length and state of each.
+fn extents(uri: &str) -> Vec<[u64; 3]> {
+    let printed = tool("nbdinfo", &["--map", "--json", uri]);
+    let printed: serde_json::Value = serde_json::from_str(&printed).expect("JSON");
+    let number = |extent: &serde_json::Value, name| extent[name].as_u64().expect("a number");
+    let extents = printed.as_array().expect("a list").iter();
+    let extents = extents.map(|e| ["offset", "length", "type"].map(|name| number(e, name)));
+    extents.collect()
+}
+
+const CHUNK: u64 = 64 << 10;
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn a_sparse_volume_is_mapped_and_copied_by_what_was_written() {
+    let tools = ["nbdinfo", "nbdcopy", "qemu-img"];
+    if !tools.iter().all(|tool| runs(tool, &["--version"])) {
+        return;
+    }
+    let (cluster, ports) = start(3);
+    make(&cluster, "1+1", "200MiB");
+    let uri = |i: usize| format!("nbd://127.0.0.1:{}/disk", ports[i]);
+    assert_eq!(extents(&uri(0)), [[0, 200 * MIB, 3]]);
+    let address = ([127, 0, 0, 1], ports[0]).into();
+    let mut client = NbdClient::connect(address, "disk").expect("it connects");
+    let written: Vec<u8> = (0..5 * CHUNK).map(|i| (i % 251) as u8 + 1).collect();
+    client.write(3 * MIB, &written).expect("written");
+    client
+        .write(150 * MIB + 7, &written[..100])
+        .expect("written");
+    client
+        .trim(3 * MIB + CHUNK, 2 * CHUNK as u32)
+        .expect("trimmed");
+    let expected = [
+        [0, 3 * MIB, 3],
+        [3 * MIB, CHUNK, 0],
+        [3 * MIB + CHUNK, 2 * CHUNK, 3],
+        [3 * MIB + 3 * CHUNK, 2 * CHUNK, 0],
+        [3 * MIB + 5 * CHUNK, 147 * MIB - 5 * CHUNK, 3],
+        [150 * MIB, CHUNK, 0],
+        [150 * MIB + CHUNK, 50 * MIB - CHUNK, 3],
+    ];
+    for i in 0..3 {
+        assert_eq!(extents(&uri(i)), expected, "node {i}");
+    }
+    let mut bytes = vec![0; 200 * MIB as usize];
+    let mut put = |at: u64, part: &[u8]| bytes[at as usize..][..part.len()].copy_from_slice(part);
+    put(3 * MIB, &written);
+    put(3 * MIB + CHUNK, &[0; 2 * CHUNK as usize]);
+    put(150 * MIB + 7, &written[..100]);
+    let folder = cluster.folder.path();
+    let path = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    let (by_nbdcopy, by_qemu) = (path("by-nbdcopy"), path("by-qemu"));
+    let convert = ["convert", "-f", "raw", "-O", "raw", &uri(2), &by_qemu];
+    let copies: [(usize, &str, &[&str], &str); 2] = [
+        (1, "nbdcopy", &[&uri(1), &by_nbdcopy], &by_nbdcopy),
+        (2, "qemu-img", &convert, &by_qemu),
+    ];
+    for (i, program, args, copy) in copies {
+        let before = bytes_read(&cluster, i);
+        tool(program, args);
+        assert_eq!(bytes_read(&cluster, i) - before, 4 * CHUNK, "{program}");
+        assert!(fs::read(copy).expect("a file") == bytes, "{program}");
+    }
 }
 
 #[test]

@@ -102,6 +102,11 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
                         len: u32::MAX,
                     },
                     Action::Read { offset, len: 0 },
+                    Action::Allocated {
+                        offset,
+                        len: u32::MAX,
+                    },
+                    Action::Allocated { offset, len: 0 },
                     Action::Write {
                         offset,
                         bytes: Bytes::from_static(b"lies"),
