@@ -1,7 +1,7 @@
 //! Nodes of our own, for the demo and for benches: child processes with folders in a temporary place.
 
 use std::fs::File;
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Longest wait for one status of the cluster.
 const STATUS: Duration = Duration::from_millis(1000);
 const HOST: &str = "127.0.0.1";
+/// Ports of a node.
+const PORTS: usize = 4;
 
 /// The ports from here on, none of them in use: nodes that find another cluster behind one would join that, and be
 /// killed there.
@@ -43,6 +45,7 @@ struct Process {
     native: u16,
     resp: u16,
     admin: u16,
+    nbd: u16,
     folder: PathBuf,
     log: PathBuf,
     child: Option<Child>,
@@ -58,6 +61,8 @@ pub struct Nodes {
     pub threads: u32,
     /// Flags of `up` that they get besides.
     pub flags: Vec<String>,
+    /// Those started from now on serve volumes by NBD.
+    pub serve_nbd: bool,
     /// The connection that the last look was taken through.
     cluster: Option<Cluster>,
 }
@@ -72,18 +77,19 @@ impl Nodes {
             .context("cannot make a temporary folder")?;
         let path = folder.path().to_owned();
         let ports = match base_port {
-            Some(base) => unused_ports(base, count as u16 * 3)?,
-            None => free_ports(count as usize * 3)?,
+            Some(base) => unused_ports(base, count as u16 * PORTS as u16)?,
+            None => free_ports(count as usize * PORTS)?,
         };
         let process = |(at, ports): (usize, &[u16])| Process {
             native: ports[0],
             resp: ports[1],
             admin: ports[2],
+            nbd: ports[3],
             folder: path.join(format!("node-{}", at + 1)),
             log: path.join(format!("node-{}.log", at + 1)),
             child: None,
         };
-        let processes = ports.chunks_exact(3).enumerate().map(process).collect();
+        let processes = ports.chunks_exact(PORTS).enumerate().map(process).collect();
         let mut nodes = Nodes {
             program,
             folder: Some(folder),
@@ -91,6 +97,7 @@ impl Nodes {
             processes,
             threads: 2,
             flags: Vec::new(),
+            serve_nbd: false,
             cluster: None,
         };
         if keep {
@@ -141,6 +148,9 @@ impl Nodes {
             .args(["--parent-pid", &std::process::id().to_string()])
             .arg("--data")
             .arg(&process.folder);
+        if self.serve_nbd {
+            command.args(["--nbd", &format!("{HOST}:{}", process.nbd)]);
+        }
         if let Some(join) = join {
             command.args(["--join", &join]);
         }
@@ -166,6 +176,20 @@ impl Nodes {
             child.kill().context("cannot kill the node")?;
             child.wait().context("cannot wait for the killed node")?;
         }
+        Ok(())
+    }
+
+    /// Kills all nodes that run with SIGKILL, at once.
+    pub fn kill_all(&mut self) -> anyhow::Result<()> {
+        let running = self.processes.iter_mut();
+        let mut killed: Vec<Child> = running.filter_map(|p| p.child.take()).collect();
+        for child in &mut killed {
+            child.kill().context("cannot kill a node")?;
+        }
+        for child in &mut killed {
+            child.wait().context("cannot wait for a killed node")?;
+        }
+        self.cluster = None;
         Ok(())
     }
 
@@ -286,6 +310,12 @@ impl Nodes {
         let cluster = self.cluster()?;
         cluster.begin_again();
         cluster.propose(change)
+    }
+
+    /// The NBD doors of all nodes, running or not.
+    pub fn nbd_doors(&self) -> Vec<SocketAddr> {
+        let door = |process: &Process| SocketAddr::from((Ipv4Addr::LOCALHOST, process.nbd));
+        self.processes.iter().map(door).collect()
     }
 
     /// The native doors of all running nodes.

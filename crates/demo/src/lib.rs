@@ -9,17 +9,22 @@
 //! With six nodes or more there is a second act: a region of memory, 4+2, is filled with pages that can be
 //! checked, two nodes are killed at once, and it is read and written while they are rebuilt.
 //!
-//! At last a dataset is read through a mount, a node is killed, and all of it is read again.
+//! Then a dataset is read through a mount, a node is killed, and all of it is read again.
 //!
-//! **Layout.** `load`: the writers and the check. `region`: the same for memory. `dataset`: the same for files. `story`: what
-//! happened when. The nodes' processes and the client that writers use are shared with other commands.
+//! At last a volume on disk is written through NBD, the node that serves it is killed, and then all nodes at once, as a loss of
+//! power does. They start again, and every block is read. That act is last: all else is in memory alone.
+//!
+//! **Layout.** `load`: the writers and the check. `region`: the same for memory. `dataset`: the same for files. `volume`: the same
+//! for volumes, with its act. `pages`: bytes that can be checked, for memory and volumes. `story`: what happened when. The nodes' processes and the client that writers use are shared with other commands.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic if nobody reads
 
 mod dataset;
 mod load;
+mod pages;
 mod region;
 mod story;
+mod volume;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +56,7 @@ pub struct Demo {
     #[arg(long)]
     pub once: bool,
 
-    /// Use the ports from here on (three for each node) instead of free ones
+    /// Use the ports from here on (four for each node) instead of free ones
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..=65_000))]
     pub base_port: Option<u16>,
 
@@ -99,7 +104,9 @@ pub fn run(demo: &Demo, out: Format) -> anyhow::Result<()> {
 
 fn shown(demo: &Demo, out: Format, interrupted: Arc<AtomicBool>) -> anyhow::Result<()> {
     let mut nodes = Nodes::new(demo.nodes, demo.base_port, demo.keep)?;
-    nodes.flags = vec!["--memory".into(), NODE_MEMORY.into()];
+    let flags = ["--memory", NODE_MEMORY, "--disk", volume::NODE_DISK];
+    nodes.flags = flags.map(str::to_owned).to_vec();
+    nodes.serve_nbd = true;
     let source = dataset::GeneratedSource::generate(nodes.folder().join("files"))?;
     let mut show = Show {
         nodes,
@@ -126,6 +133,7 @@ fn shown(demo: &Demo, out: Format, interrupted: Arc<AtomicBool>) -> anyhow::Resu
         show.memory()?;
     }
     show.files(source)?;
+    show.volume()?;
     show.story.finish(out)?;
     if !demo.once {
         show.stay()?;
@@ -289,7 +297,7 @@ impl Show {
         })?;
         let load = region::RegionLoad::start(self.nodes.native_doors(), MEMORY_POOL)?;
         let load = self.until_filled(load)?;
-        let mib = (u64::from(region::PAGES) * region::PAGE_BYTES as u64) >> 20;
+        let mib = (u64::from(region::PAGES) * pages::PAGE_BYTES as u64) >> 20;
         self.story.note(format!(
             "the killed nodes are back; a region of {mib} MiB of memory, {MEMORY_SCHEME}, is filled, read and written"
         ));
@@ -391,7 +399,7 @@ impl Show {
         Ok((ids, back.elapsed().as_millis() as u64))
     }
 
-    /// The last act: a dataset, and a node killed between two reads of all of it.
+    /// The act before the last: a dataset, and a node killed between two reads of all of it.
     fn files(&mut self, source: dataset::GeneratedSource) -> anyhow::Result<()> {
         self.nodes.revive()?;
         self.nodes.propose(&Change::CreatePool {
@@ -473,9 +481,16 @@ impl Show {
         self.wait("the killed nodes are back", |report| {
             report.nodes.iter().filter(|node| node.up).count() >= all
         })?;
+        if all >= NODES_FOR_MEMORY {
+            // It was in memory alone, and is lost: the cluster is healthy without it.
+            let name = region::NAME.to_owned();
+            self.nodes.propose(&Change::DeleteRegion { name })?;
+        }
         let (resp, native) = self.nodes.first_doors();
         let (host, port) = resp.rsplit_once(':').unwrap_or(("127.0.0.1", &resp));
-        output::say("\nThe cluster keeps running; the killed nodes are back. Ctrl-C ends it.\n");
+        output::say(
+            "\nThe cluster keeps running; all that it had in memory alone went with the power. Ctrl-C ends it.\n",
+        );
         output::line(format!("redis-cli -h {host} -p {port}"))?;
         output::line(format!("staves status --cluster {native}"))?;
         while !self.interrupted.load(Ordering::SeqCst) {

@@ -1,8 +1,6 @@
 //! The demo's second act: a region of erasure-coded memory, read and written while two nodes die at once.
 //!
-//! Each page holds numbers that follow from its place and its version, so that a page can be checked by
-//! itself: it is as its newest acknowledged version, or as a later one whose fate is unknown because its
-//! write ended in an error. Each worker has pages of its own and one operation under way.
+//! Each worker has pages of its own and one operation under way.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
@@ -19,12 +17,12 @@ use staves_cli_common::running::connect;
 use staves_client::{Client, Region};
 use tokio::runtime::Runtime;
 
+use super::pages::{PAGE_BYTES, Page, put_page};
+
 /// The region's name.
 pub const NAME: &str = "demo";
 /// The region's pages.
 pub const PAGES: u32 = 8192;
-/// Bytes of a page.
-pub const PAGE_BYTES: usize = 4096;
 /// Workers on it.
 const WORKERS: u32 = 2;
 /// Pages of one write while it is filled.
@@ -158,13 +156,6 @@ impl RegionLoad {
     }
 }
 
-/// The versions that a page may hold, from 1; 0 stands for a page that was never written.
-#[derive(Clone, Copy, Default)]
-struct Page {
-    acknowledged: u64,
-    newest: u64,
-}
-
 struct Worker {
     shared: Arc<RegionShared>,
     runtime: Runtime,
@@ -281,56 +272,11 @@ impl Worker {
     }
 
     fn check(&mut self, at: u32, bytes: &Bytes) {
-        let (page, number) = (&mut self.pages[at as usize], self.first + at);
-        let version = bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
-        let mut whole = BytesMut::with_capacity(PAGE_BYTES);
-        match version {
-            0 => whole.put_bytes(0, PAGE_BYTES),
-            version => put_page(&mut whole, number, version),
-        }
-        let known = (page.acknowledged..=page.newest).contains(&version);
-        if known && whole == *bytes {
-            // Once read, it is never lost.
-            page.acknowledged = version;
-            return;
-        }
+        let found = self.pages[at as usize].judge(self.first + at, bytes);
+        let Err(example) = found else { return };
         self.done.wrong += 1;
         if self.done.examples.len() < EXAMPLES {
-            let state = if whole == *bytes { "whole" } else { "torn" };
-            self.done.examples.push(format!(
-                "page {number} holds version {version} ({state}); acknowledged was {}, written up to {}",
-                page.acknowledged, page.newest
-            ));
+            self.done.examples.push(example);
         }
-    }
-}
-
-/// The bytes of a page's version: the version, then numbers that follow from it and from the page.
-fn put_page(out: &mut BytesMut, page: u32, version: u64) {
-    out.put_u64_le(version);
-    let mut word = version.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(page);
-    for _ in 1..PAGE_BYTES / 8 {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        out.put_u64_le(word | 1);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pages_differ_by_place_and_by_version() {
-        let page = |page, version| {
-            let mut bytes = BytesMut::new();
-            put_page(&mut bytes, page, version);
-            bytes.freeze()
-        };
-        assert_eq!(page(7, 1).len(), PAGE_BYTES);
-        assert_eq!(page(7, 1), page(7, 1));
-        assert_ne!(page(7, 1)[8..], page(8, 1)[8..]);
-        assert_ne!(page(7, 1)[8..], page(7, 2)[8..]);
     }
 }

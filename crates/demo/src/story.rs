@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::dataset::ReadCounts;
 use super::load::{CheckFindings, Written};
 use super::region::WorkCounts;
+use super::volume::VolumeCounts;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, table};
 use staves_cli_common::served::Served;
@@ -60,6 +61,21 @@ pub struct FilesAct {
     pub served: Served,
 }
 
+/// A volume on disk through the death of the client's node, and of all nodes.
+#[derive(Serialize)]
+pub struct VolumeAct {
+    /// The pool's scheme.
+    pub scheme: String,
+    /// The id of the node that the client wrote through.
+    pub killed: u64,
+    /// From that kill until a write was acknowledged by another node.
+    pub resumed_ms: u64,
+    /// From the start of all nodes after the power cut until the volume answered.
+    pub answered_ms: u64,
+    /// The client's counts, and the findings of the check.
+    pub done: VolumeCounts,
+}
+
 #[derive(Serialize)]
 struct Event {
     at_ms: u64,
@@ -79,6 +95,7 @@ pub struct Story {
     lost: u64,
     memory: Option<MemoryAct>,
     files: Option<FilesAct>,
+    volume: Option<VolumeAct>,
     events: Vec<Event>,
 }
 
@@ -95,6 +112,7 @@ impl Story {
             lost: 0,
             memory: None,
             files: None,
+            volume: None,
             events: Vec::new(),
         }
     }
@@ -129,11 +147,17 @@ impl Story {
         self.files = Some(act);
     }
 
+    /// The act about a volume is over.
+    pub fn volume(&mut self, act: VolumeAct) {
+        self.volume = Some(act);
+    }
+
     /// Counts acknowledged values and pages that were lost, and files that were read wrong.
     pub fn lost(&self) -> u64 {
         let pages = self.memory.as_ref().map_or(0, |act| act.done.wrong);
         let files = self.files.as_ref().map_or(0, |act| act.seen.wrong);
-        self.lost + pages + files
+        let blocks = self.volume.as_ref().map_or(0, |act| act.done.wrong);
+        self.lost + pages + files + blocks
     }
 
     /// The account as a whole.

@@ -179,8 +179,9 @@ impl NbdClient {
         self.socket.write_all(&out)?;
         let mut head = [0; 16];
         self.socket.read_exact(&mut head)?;
-        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes(), "a simple reply");
-        assert_eq!(number(&head[8..]), self.cookie);
+        if head[..4] != 0x6744_6698u32.to_be_bytes() || number(&head[8..]) != self.cookie {
+            return Err(io::Error::other("no simple reply to this request").into());
+        }
         match number(&head[4..8]) as u32 {
             0 => Ok(self.socket.read_exact(into)?),
             error => Err(NbdFailure::Refused(error)),

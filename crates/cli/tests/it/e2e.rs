@@ -523,6 +523,15 @@ fn the_demo_loses_nothing() {
     if must_mount() {
         assert_eq!(files["way"], "a mount", "{story}");
     }
+    // Row B8: every page of the volume, after all nodes were killed at once.
+    let volume = &story["volume"]["done"];
+    assert_eq!(
+        (&volume["checked"], &volume["wrong"]),
+        (&2048.into(), &0.into()),
+        "{story}"
+    );
+    // The write that the first kill cut off, at least.
+    assert!(volume["unknown"].as_u64() >= Some(1), "{story}");
 }
 
 #[test]
@@ -558,7 +567,12 @@ fn the_demo_tells_its_story_once_in_one_place() {
         .status();
     let text = std::fs::read_to_string(&told).expect("readable");
     assert!(ran.expect("the program runs").success(), "{text}");
-    for line in ["3 nodes started", "healthy: pool 'cache'", "keys through"] {
+    for line in [
+        "3 nodes started",
+        "healthy: pool 'cache'",
+        "keys through",
+        "power cut",
+    ] {
         assert_eq!(text.matches(line).count(), 1, "{line}: {text}");
     }
 }
