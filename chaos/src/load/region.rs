@@ -72,7 +72,7 @@ impl RegionDoor {
                 region.zero(offset, u64::from(len)).await?;
                 Answer::Ok
             }
-            Action::Put { .. } | Action::Fence { .. } => {
+            Action::Put { .. } | Action::Fence { .. } | Action::Allocated { .. } => {
                 Answer::error(ErrorCode::Unsupported, "a region is no volume")
             }
         })

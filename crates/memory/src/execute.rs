@@ -98,8 +98,7 @@ impl Memory {
         if let (true, Outcome::Answer { seq, .. }) = (moves, &outcome) {
             context.wrote(reads::of_chunk(chunks::chunk_of(offset)), *seq);
         }
-        let written = |outcome: &Outcome| matches!(outcome, Outcome::Answer { .. });
-        self.stats.writes += u64::from(written(&outcome));
+        self.stats.writes += u64::from(matches!(outcome, Outcome::Answer { .. }));
         outcome
     }
 }

@@ -50,7 +50,7 @@ impl VolumeBytes {
         Ok(extents.all)
     }
 
-    /// Which of these chunks are holes.
+    /// For each of these chunks, true if it is a hole.
     async fn holes(&self, chunks: Range<u64>, until: Instant) -> Result<Vec<bool>, BlockError> {
         let map = self.map();
         let (pool, region) = self.entry(&map)?;

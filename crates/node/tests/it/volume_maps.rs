@@ -1,4 +1,4 @@
-//! What the NBD door says of a volume's memory: holes, and what was written.
+//! A volume's map, as the NBD door tells it: holes, and what was written.
 
 use std::time::Duration;
 

@@ -5,6 +5,7 @@
 use bytes::BytesMut;
 use staves_model::{ClusterId, NodeId, Revision};
 use staves_wire::frame::{Decoder, FrameError, HEADER_BYTES, Header, Incoming, Limits, Raw};
+use staves_wire::memory::Action;
 use staves_wire::service::Answer;
 use staves_wire::{DecodeError, ErrorCode, Message, Opcode};
 
@@ -108,6 +109,20 @@ fn an_unknown_kind_inside_a_message_refuses_that_message() {
             tag: 99
         })
     );
+}
+
+#[test]
+fn an_unknown_operation_of_a_service_is_refused_by_itself() {
+    let Ok(Message::Service(request)) = decode("service-with-an-unknown-memory-operation") else {
+        panic!("it is a request")
+    };
+    let actions = request.ops.iter().map(|op| Action::from_body(&op.body));
+    let actions: Vec<_> = actions.collect();
+    let unknown = DecodeError::Tag {
+        what: "a memory operation",
+        tag: 99,
+    };
+    assert_eq!(actions, [Err(unknown), Ok(Action::Fence { session: 5 })]);
 }
 
 #[test]
