@@ -18,6 +18,7 @@ mod cut_off;
 mod descriptors;
 mod disks;
 mod files;
+mod filesystems;
 mod floods;
 mod hung;
 mod littles;

@@ -13,14 +13,14 @@ const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 2048;
 
 /// Nodes with a disk and the NBD door; its ports.
-fn start(count: usize) -> (Cluster, Vec<u16>) {
+pub(super) fn start(count: usize) -> (Cluster, Vec<u16>) {
     let ports = free_ports(count);
     let before = |port: &u16| format!("export STAVES_DISK=96MiB STAVES_NBD=127.0.0.1:{port}");
     let before: Vec<String> = ports.iter().map(before).collect();
     (Cluster::start_after(&before), ports)
 }
 
-fn make_volume(cluster: &Cluster, scheme: &str) {
+pub(super) fn make_volume(cluster: &Cluster, scheme: &str) {
     let pool = "pool create vols --kind memory --medium disk --memory 60MiB --scheme";
     let pool: Vec<&str> = pool.split(' ').chain([scheme]).collect();
     let volume = [
@@ -33,7 +33,7 @@ fn make_volume(cluster: &Cluster, scheme: &str) {
 }
 
 /// A connection to the volume through some node.
-fn connect(port: u16) -> NbdClient {
+pub(super) fn connect(port: u16) -> NbdClient {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let until = Instant::now() + PATIENCE;
     loop {
