@@ -27,6 +27,7 @@ mod mapped;
 mod memory;
 mod mount;
 mod mounting;
+mod nbd_tools;
 mod nfs;
 mod readers;
 mod recovery;
