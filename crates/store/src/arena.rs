@@ -13,6 +13,8 @@ use crate::{EXTENT_BYTES, extents_for};
 pub struct Arena {
     mapping: Mapping,
     extents: u32,
+    /// Extents that come back have no memory any more.
+    sparse: bool,
     free: Mutex<Free>,
 }
 
@@ -36,6 +38,15 @@ impl Free {
 impl Arena {
     /// An arena of `bytes`, rounded up to whole extents, at least one.
     pub fn new(bytes: u64) -> Result<Arc<Arena>, MapError> {
+        Arena::with(bytes, false)
+    }
+
+    /// The same for pages of which few are in memory at a time: it takes what they take, page by page, and keeps nothing that comes back.
+    pub fn sparse(bytes: u64) -> Result<Arc<Arena>, MapError> {
+        Arena::with(bytes, true)
+    }
+
+    fn with(bytes: u64, sparse: bool) -> Result<Arc<Arena>, MapError> {
         let extents = extents_for(bytes).max(1);
         let free = Free {
             untouched: 0,
@@ -43,8 +54,9 @@ impl Arena {
             dirty: Vec::new(),
         };
         Ok(Arc::new(Arena {
-            mapping: Mapping::new(extents)?,
+            mapping: Mapping::new(extents, !sparse)?,
             extents,
+            sparse,
             free: Mutex::new(free),
         }))
     }
@@ -124,9 +136,13 @@ impl Arena {
 
     /// Called once by each extent, when it is dropped.
     pub(crate) fn give_back(&self, index: u32) {
+        let is_clean = self.sparse && self.mapping.punch(index);
         let mut free = self.free.lock();
         debug_assert!(index < free.untouched && !free.dirty.contains(&index));
-        free.dirty.push(index);
+        match is_clean {
+            true => free.clean.push(index),
+            false => free.dirty.push(index),
+        }
         assert!(
             free.len(self.extents) <= self.extents,
             "extent {index} came back twice"

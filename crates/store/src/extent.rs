@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use staves_model::PAGE_BYTES;
+
 use crate::{Arena, EXTENT_BYTES};
 
 /// The arena's memory could not be had.
@@ -37,8 +39,9 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `extents` extents. Memory is provided by the kernel as it is touched.
-    pub(crate) fn new(extents: u32) -> Result<Mapping, MapError> {
+    /// Maps `extents` extents. Memory is provided by the kernel as it is touched: in large pieces if `huge`, else page by page, as it is to be
+    /// given back.
+    pub(crate) fn new(extents: u32, huge: bool) -> Result<Mapping, MapError> {
         let bytes = u64::from(extents) * EXTENT_BYTES as u64;
         let failed = |step, reason| MapError {
             bytes,
@@ -80,8 +83,12 @@ impl Mapping {
         }
         let base =
             NonNull::new(base.cast::<u8>()).expect("mmap without MAP_FIXED never maps page 0");
+        let advice = match huge {
+            true => libc::MADV_HUGEPAGE,
+            false => libc::MADV_NOHUGEPAGE,
+        };
         // SAFETY: the range is the mapping just made. A hint only: failure changes speed, not meaning.
-        unsafe { libc::madvise(base.as_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        unsafe { libc::madvise(base.as_ptr().cast(), len, advice) };
         Ok(Mapping {
             base,
             bytes: len,
@@ -95,15 +102,21 @@ impl Mapping {
 
     /// Gives the memory of an extent that nobody owns back to the kernel. False if the kernel would not.
     pub(crate) fn punch(&self, index: u32) -> bool {
+        // The caller took the extent off the free list, so no `Extent` refers to these bytes.
+        self.punch_part(index, 0, EXTENT_BYTES)
+    }
+
+    /// The same with a range of an extent, of which nobody holds a reference: it reads as zeroes afterwards.
+    fn punch_part(&self, index: u32, from: usize, len: usize) -> bool {
         let offset = index as usize * EXTENT_BYTES;
         assert!(
-            offset + EXTENT_BYTES <= self.bytes,
-            "extent {index} is not of this arena"
+            offset + EXTENT_BYTES <= self.bytes && from + len <= EXTENT_BYTES,
+            "extent {index} is not of this arena, or has no {len} bytes at {from}"
         );
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: plain system call on our descriptor. The caller took the extent off the free list,
-        // so no `Extent` refers to these bytes while they become zero.
-        unsafe { libc::fallocate(self.memfd(), mode, offset as i64, EXTENT_BYTES as i64) == 0 }
+        let (at, len) = ((offset + from) as i64, len as i64);
+        // SAFETY: plain system call on our descriptor. No reference to these bytes exists while they become zero.
+        unsafe { libc::fallocate(self.memfd(), mode, at, len) == 0 }
     }
 }
 
@@ -150,6 +163,42 @@ impl Extent {
         // SAFETY: the range is mapped, and this value alone owns it; the call changes none of its bytes. A kernel that
         // does not know it (before Linux 5.14) refuses, and the pages come by page faults as without it.
         unsafe { libc::madvise(range.as_mut_ptr().cast(), len, libc::MADV_POPULATE_WRITE) };
+    }
+
+    /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards. False, and all is as it was, if the kernel would not.
+    pub(crate) fn punch(&mut self, from: usize, len: usize) -> bool {
+        self.arena.mapping().punch_part(self.index(), from, len)
+    }
+
+    /// A range of its bytes, through which no other byte is referred to.
+    ///
+    /// # Panics
+    /// If the range leaves the extent.
+    #[inline]
+    pub(crate) fn part(&self, from: usize, len: usize) -> &[u8] {
+        assert!(
+            len <= EXTENT_BYTES && from <= EXTENT_BYTES - len,
+            "{len} bytes at {from} leave their extent"
+        );
+        // SAFETY: the range lies within the EXTENT_BYTES mapped bytes that this value alone owns. `fill_page` writes to bytes only that nobody has a
+        // reference to.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(from), len) }
+    }
+
+    /// Fills a page of a shared extent that nobody may refer to yet: `Keeping` gives references to a page out only once it is marked as here, which
+    /// it is after this call, and makes this call under the lock whose guard is passed, for pages that are not. Returns what `fill` does.
+    pub(crate) fn fill_page<R>(
+        &self,
+        from: usize,
+        fill: impl FnOnce(&mut [u8]) -> R,
+        _reading: &parking_lot::MutexGuard<'_, ()>,
+    ) -> R {
+        assert!(from.is_multiple_of(PAGE_BYTES) && from < EXTENT_BYTES);
+        // SAFETY: the page lies within the extent, is mapped and zero, hence initialised. Nobody else has a reference to its bytes, as said above: other
+        // pages of the extent are referred to by `part`, whose slices do not reach into it.
+        let page =
+            unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(from), PAGE_BYTES) };
+        fill(page)
     }
 
     /// Returns whether the page at an offset has memory behind it.

@@ -41,7 +41,7 @@ pub use extent::{Extent, MapError};
 pub use heap::by_size::{HeapBySize, SMALL_MAX, is_small_piece};
 pub use heap::{share_heaps, trim_heap};
 pub use journal::{Journal, LateSyncs};
-pub use pages::{Full, Pages};
+pub use pages::{Full, Idle, KeptOn, NotKept, PageKeeper, Pages, Residency, Unread};
 
 pub use staves_model::{EXTENT_BYTES, EXTENT_PAGES};
 

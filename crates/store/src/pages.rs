@@ -1,10 +1,14 @@
 //! The pages of one bucket: a table from offset to extent, within a reservation.
 
+mod kept;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use staves_model::PAGE_BYTES;
+use staves_model::{Epoch, PAGE_BYTES};
 
+use self::kept::Keeping;
+pub use self::kept::{Idle, KeptOn, PageKeeper, Residency, Unread};
 use crate::{Arena, BUCKET_EXTENTS_MAX, Budget, EXTENT_BYTES, EXTENT_PAGES, Extent};
 
 /// The bytes of an offset without an extent.
@@ -33,6 +37,11 @@ pub enum Full {
     },
 }
 
+/// A page that its disk does not keep any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("the disk does not keep the page any more")]
+pub struct NotKept;
+
 /// One bucket's pages.
 ///
 /// Offsets that were never written, or were zeroed, have no extent and read as zeroes. Each extent that
@@ -53,6 +62,8 @@ pub struct Pages {
     /// The page after the last that was replaced, and up to where its neighbours have memory already.
     replaced: u32,
     provided: u32,
+    /// They are kept on a disk, and in memory only while they are used.
+    keeping: Option<Keeping>,
 }
 
 /// For pages that are replaced one after another, the kernel is asked for the memory of so many at once: that takes a
@@ -72,7 +83,16 @@ impl Pages {
             generation: next_generation(),
             replaced: 0,
             provided: 0,
+            keeping: None,
         }
+    }
+
+    /// The same, of a member that joined in `join` and whose pages are kept on a disk as well: they are in memory only while they are used
+    /// ([`Pages::let_go`]). The arena is a [sparse](Arena::sparse) one.
+    pub fn on_disk(arena: Arc<Arena>, budget: Arc<Budget>, on: KeptOn, join: Epoch) -> Pages {
+        let mut pages = Pages::new(arena, budget);
+        pages.keeping = Some(Keeping::new(on, join));
+        pages
     }
 
     /// Makes the reservation `extents`, or what is used if that is more, and returns true. If the budget
@@ -124,7 +144,7 @@ impl Pages {
 
     /// Puts bytes at an offset.
     pub fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Full> {
-        self.change(offset, bytes, |old, new| old.copy_from_slice(new))
+        self.change(offset, bytes, true, |old, new| old.copy_from_slice(new))
     }
 
     /// XORs bytes into those at an offset.
@@ -148,7 +168,7 @@ impl Pages {
         if one && !self.exists(offset) && bytes.iter().all(|b| *b == 0) {
             return Ok(());
         }
-        self.change(offset, bytes, sum)
+        self.change(offset, bytes, false, sum)
     }
 
     /// Lets go of the extent that holds this offset if all of it is zero; its memory goes back to this
@@ -158,8 +178,12 @@ impl Pages {
             x.chunks_exact(64)
                 .all(|c| c.iter().fold(0, |a, b| a | b) == 0)
         };
+        let index = split(offset).0;
+        if let (Some(Some(extent)), Some(keeping)) = (self.table.get(index), &self.keeping) {
+            keeping.need(index, extent, 0, EXTENT_BYTES);
+        }
         if self.extent(offset).is_some_and(zero) {
-            self.release(split(offset).0);
+            self.release(index);
             while self.table.last().is_some_and(Option::is_none) {
                 self.table.pop();
             }
@@ -178,7 +202,10 @@ impl Pages {
             if part == EXTENT_BYTES {
                 self.release(index);
             } else if let Some(extent) = &mut self.table[index] {
-                extent[within..within + part].fill(0);
+                match &mut self.keeping {
+                    None => extent[within..within + part].fill(0),
+                    Some(keeping) => keeping.fill_zero(index, extent, within, part),
+                }
             }
             at += part as u64;
         }
@@ -199,7 +226,12 @@ impl Pages {
             "{len} bytes at offset {offset} leave their extent"
         );
         match self.table.get(index) {
-            Some(Some(extent)) => &extent[within..within + len],
+            Some(Some(extent)) => {
+                if let Some(keeping) = &self.keeping {
+                    keeping.need(index, extent, within, len);
+                }
+                extent.part(within, len)
+            }
             _ => &ZEROES[..len],
         }
     }
@@ -218,9 +250,55 @@ impl Pages {
 
     /// A page's bytes; `None` if its extent does not exist, and it so reads as zeroes.
     pub fn page(&self, page: u32) -> Option<&[u8]> {
-        let extent = self.table.get((page / EXTENT_PAGES) as usize)?.as_ref()?;
-        let start = (page % EXTENT_PAGES) as usize * PAGE_BYTES;
-        Some(&extent[start..start + PAGE_BYTES])
+        let offset = u64::from(page) * PAGE_BYTES as u64;
+        self.extent(offset)?;
+        Some(self.slice(offset, PAGE_BYTES))
+    }
+
+    /// The same of pages whose member is not one any more: the disk may keep them no longer, and then it is an error.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn page_of_former(&self, page: u32) -> Result<Option<&[u8]>, NotKept> {
+        let offset = u64::from(page) * PAGE_BYTES as u64;
+        let (index, within) = split(offset);
+        let (Some(extent), Some(keeping)) = (self.extent(offset), &self.keeping) else {
+            return Ok(self.page(page));
+        };
+        match keeping.still_has(index, extent, within, PAGE_BYTES) {
+            true => Ok(self.page(page)),
+            false => Err(NotKept),
+        }
+    }
+
+    /// A page is as the disk keeps it, and is read from there when it is first needed.
+    ///
+    /// # Errors
+    /// [`Full`] if its extent is not reserved.
+    ///
+    /// # Panics
+    /// If they are not kept on a disk, or the page is here.
+    pub fn set_kept(&mut self, page: u32) -> Result<(), Full> {
+        let offset = u64::from(page) * PAGE_BYTES as u64;
+        self.make_exist(offset, PAGE_BYTES)?;
+        assert!(self.keeping.is_some(), "they are kept on a disk");
+        if let Some(keeping) = &mut self.keeping {
+            keeping.set_kept(split(offset).0, page % EXTENT_PAGES);
+        }
+        Ok(())
+    }
+
+    /// Lets the memory of some pages go, `most` of them at most, that were not used of late; `idle` says of each what holds of it. How many went.
+    pub fn let_go(&mut self, most: u32, idle: &mut dyn FnMut(u32, &[u8]) -> Idle) -> u32 {
+        match &mut self.keeping {
+            Some(keeping) => keeping.let_go(&mut self.table, most, idle),
+            None => 0,
+        }
+    }
+
+    /// The disk that they are kept on, and the pages of it in memory.
+    pub fn kept_on(&self) -> Option<(&KeptOn, Epoch)> {
+        self.keeping.as_ref().map(Keeping::on)
     }
 
     /// Replaces a page; `None` makes it zero, without making its extent exist.
@@ -235,7 +313,10 @@ impl Pages {
         };
         assert_eq!(bytes.len(), PAGE_BYTES, "bytes of page {page}");
         self.make_exist(offset, PAGE_BYTES)?;
-        self.provide(page);
+        // Those kept on a disk are counted as they come.
+        if self.keeping.is_none() {
+            self.provide(page);
+        }
         self.write(offset, bytes)
     }
 
@@ -265,11 +346,12 @@ impl Pages {
         self.table.get(split(offset).0)?.as_ref()
     }
 
-    /// Applies `put` to each extent's part of a range, once all its extents are sure to exist.
+    /// Applies `put` to each extent's part of a range, once all its extents are sure to exist. If it `replaces` the bytes, those of before are not read.
     fn change(
         &mut self,
         offset: u64,
         bytes: &[u8],
+        replaces: bool,
         put: impl Fn(&mut [u8], &[u8]),
     ) -> Result<(), Full> {
         if bytes.is_empty() {
@@ -281,6 +363,9 @@ impl Pages {
         while !rest.is_empty() {
             let (part, tail) = rest.split_at(rest.len().min(EXTENT_BYTES - within));
             let extent = self.table[index].as_mut().expect("made to exist above");
+            if let Some(keeping) = &mut self.keeping {
+                keeping.need_to_write(index, extent, within, part.len(), replaces);
+            }
             put(&mut extent[within..within + part.len()], part);
             (index, within, rest) = (index + 1, 0, tail);
         }
@@ -311,6 +396,9 @@ impl Pages {
         }
         if self.table.len() <= last {
             self.table.resize_with(last + 1, || None);
+            if let Some(keeping) = &mut self.keeping {
+                keeping.resize(last + 1);
+            }
         }
         for index in first..=last {
             if self.table[index].is_none() {
@@ -334,8 +422,15 @@ impl Pages {
     }
 
     fn release(&mut self, index: usize) {
-        if let Some(extent) = self.table[index].take() {
-            self.dirty.push(extent);
+        if let Some(mut extent) = self.table[index].take() {
+            let is_clean = match &mut self.keeping {
+                Some(keeping) => keeping.forget(index, &mut extent),
+                None => false,
+            };
+            match is_clean {
+                true => self.spare.push(extent),
+                false => self.dirty.push(extent),
+            }
             self.used -= 1;
         }
     }
@@ -365,254 +460,4 @@ fn split(offset: u64) -> (usize, usize) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const EXTENT: u64 = EXTENT_BYTES as u64;
-
-    fn pages(arena_extents: u64, budget: u32) -> (Arc<Arena>, Arc<Budget>, Pages) {
-        let arena = Arena::new(arena_extents * EXTENT).unwrap();
-        let budget = Arc::new(Budget::new(budget));
-        let pages = Pages::new(arena.clone(), budget.clone());
-        (arena, budget, pages)
-    }
-
-    #[test]
-    fn a_reservation_is_bounded_by_budget_and_arena() {
-        let (arena, budget, mut pages) = pages(8, 4);
-        assert!(!pages.reserve(5), "beyond the budget");
-        assert_eq!(
-            (pages.reserved(), budget.taken(), arena.free_extents()),
-            (0, 0, 8)
-        );
-        assert!(pages.reserve(4) && pages.reserve(2));
-        assert_eq!(
-            (pages.reserved(), budget.taken(), arena.free_extents()),
-            (2, 2, 6)
-        );
-
-        budget.set_limit(100);
-        assert!(!pages.reserve(9), "beyond the arena");
-        assert_eq!(
-            (pages.reserved(), budget.taken(), arena.free_extents()),
-            (2, 2, 6)
-        );
-
-        pages.write(EXTENT - 1, b"ab").unwrap();
-        assert!(pages.reserve(0), "what is used stays");
-        assert_eq!((pages.reserved(), pages.used()), (2, 2));
-        drop(pages);
-        assert_eq!((budget.taken(), arena.free_extents()), (0, 8));
-    }
-
-    #[test]
-    fn a_write_beyond_the_reservation_changes_nothing() {
-        let (_, _, mut pages) = pages(8, 8);
-        assert!(pages.reserve(1));
-        let full = pages.write(EXTENT - 1, b"ab").unwrap_err();
-        assert_eq!(
-            full,
-            Full::Reservation {
-                needed: 2,
-                spare: 1,
-                reserved: 1
-            }
-        );
-        assert_eq!((pages.used(), pages.end_page()), (0, 0));
-        assert!(matches!(
-            pages.write(u64::MAX - 1, b"abc"),
-            Err(Full::TooFar { .. })
-        ));
-        assert_eq!(pages.write(u64::MAX, b""), Ok(()));
-    }
-
-    #[test]
-    fn a_zeroed_extent_can_be_written_again_when_the_arena_is_full() {
-        let (arena, _, mut pages) = pages(1, 1);
-        assert!(pages.reserve(1));
-        pages.write(0, b"x").unwrap();
-        pages.zero(0, EXTENT);
-        assert_eq!(
-            (pages.used(), pages.reserved(), arena.free_extents()),
-            (0, 1, 0)
-        );
-        assert_eq!((pages.page(0), pages.end_page()), (None, 0));
-        pages.write(5 * EXTENT, b"y").unwrap();
-        assert_eq!(pages.slice(5 * EXTENT, 2), b"y\0");
-        assert_eq!(pages.slice(0, 2), b"\0\0");
-        assert_eq!(pages.end_page(), 6 * EXTENT_PAGES);
-    }
-
-    #[test]
-    fn memory_is_provided_for_what_is_replaced_in_order_and_for_a_chunk_at_most() {
-        let (_, _, mut pages) = pages(2, 2);
-        assert!(pages.reserve(2));
-        let provided = |pages: &Pages| {
-            let extent = pages.table[0].as_ref().unwrap();
-            (0..EXTENT_PAGES)
-                .filter(|p| extent.has_memory(*p as usize * PAGE_BYTES))
-                .collect::<Vec<_>>()
-        };
-        let one = [7; PAGE_BYTES];
-        pages.set_page(40, Some(&one)).unwrap();
-        assert_eq!(provided(&pages), [40]);
-        pages.set_page(3, Some(&one)).unwrap();
-        pages.set_page(4, Some(&one)).unwrap();
-        assert_eq!(provided(&pages), (3..16).chain([40]).collect::<Vec<_>>());
-        (5..17).for_each(|page| pages.set_page(page, Some(&one)).unwrap());
-        assert_eq!(provided(&pages), (3..32).chain([40]).collect::<Vec<_>>());
-        // Across the end of an extent, and of the table.
-        (60..68).for_each(|page| pages.set_page(page, Some(&one)).unwrap());
-        assert_eq!(pages.slice(67 * PAGE_BYTES as u64, 2), [7, 7]);
-        assert_eq!(pages.slice(17 * PAGE_BYTES as u64, 2), [0, 0]);
-    }
-
-    #[test]
-    #[should_panic(expected = "leave their extent")]
-    fn a_slice_does_not_cross_extents() {
-        let (_, _, pages) = pages(1, 1);
-        pages.slice(EXTENT - 1, 2);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Write(u64, Vec<u8>),
-        Xor(u64, Vec<u8>),
-        Zero(u64, u64),
-        SetPage(u32, Option<u8>),
-        Release(u64),
-        Reserve(u32),
-        Clear,
-    }
-
-    const SPACE: u64 = 6 * EXTENT;
-
-    fn offset() -> impl Strategy<Value = u64> {
-        // Near the ends of extents, where things go wrong, and anywhere.
-        prop_oneof![
-            (0..6u64, -40..40i64).prop_map(|(e, d)| (e * EXTENT).saturating_add_signed(d)),
-            0..SPACE,
-        ]
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        let bytes = || prop::collection::vec(any::<u8>(), 0..64);
-        prop_oneof![
-            4 => (offset(), bytes()).prop_map(|(o, b)| Op::Write(o, b)),
-            2 => (offset(), bytes()).prop_map(|(o, b)| Op::Xor(o, b)),
-            1 => (offset(), 0..64usize).prop_map(|(o, n)| Op::Xor(o, vec![0; n])),
-            2 => offset().prop_map(Op::Release),
-            2 => (offset(), 0..3 * EXTENT).prop_map(|(o, l)| Op::Zero(o, l)),
-            2 => (0..6u64, 1..3u64).prop_map(|(e, n)| Op::Zero(e * EXTENT, n * EXTENT)),
-            2 => (0..6 * EXTENT_PAGES, any::<Option<u8>>()).prop_map(|(p, b)| Op::SetPage(p, b)),
-            2 => (0..8u32).prop_map(Op::Reserve),
-            1 => Just(Op::Clear),
-        ]
-    }
-
-    /// The reference: plain bytes and which extents exist.
-    struct Model {
-        bytes: Vec<u8>,
-        exists: [bool; 7],
-    }
-
-    impl Model {
-        fn put(&mut self, reserved: u32, at: u64, new: &[u8], xor: bool) -> bool {
-            let range = at as usize..at as usize + new.len();
-            let touched = range.start / EXTENT_BYTES..range.end.div_ceil(EXTENT_BYTES);
-            let mut exists = self.exists;
-            let nothing = xor && touched.len() == 1 && new.iter().all(|b| *b == 0);
-            if new.is_empty() || (nothing && !exists[touched.start]) {
-                return true;
-            }
-            exists[touched].fill(true);
-            if exists.iter().filter(|e| **e).count() as u32 > reserved {
-                return false;
-            }
-            self.exists = exists;
-            for (old, new) in self.bytes[range].iter_mut().zip(new) {
-                *old = if xor { *old ^ new } else { *new };
-            }
-            true
-        }
-
-        fn zero(&mut self, at: u64, len: u64) {
-            let end = (at + len).min(self.bytes.len() as u64);
-            self.bytes[at as usize..end as usize].fill(0);
-            for (e, exists) in self.exists.iter_mut().enumerate() {
-                let start = e as u64 * EXTENT;
-                *exists &= !(at <= start && start + EXTENT <= end);
-            }
-        }
-    }
-
-    fn apply(op: &Op, pages: &mut Pages, model: &mut Model) {
-        let reserved = pages.reserved();
-        match op {
-            Op::Write(at, b) => {
-                assert_eq!(
-                    pages.write(*at, b).is_ok(),
-                    model.put(reserved, *at, b, false)
-                );
-            }
-            Op::Xor(at, b) => {
-                assert_eq!(pages.xor(*at, b).is_ok(), model.put(reserved, *at, b, true));
-            }
-            Op::Zero(at, len) => {
-                pages.zero(*at, *len);
-                model.zero(*at, *len);
-            }
-            Op::SetPage(page, Some(b)) => {
-                let (at, b) = (u64::from(*page) * PAGE_BYTES as u64, vec![*b; PAGE_BYTES]);
-                assert_eq!(
-                    pages.set_page(*page, Some(&b)).is_ok(),
-                    model.put(reserved, at, &b, false)
-                );
-            }
-            Op::SetPage(page, None) => {
-                pages.set_page(*page, None).unwrap();
-                model.zero(u64::from(*page) * PAGE_BYTES as u64, PAGE_BYTES as u64);
-            }
-            Op::Release(at) => {
-                pages.release_if_zero(*at);
-                let extent = *at as usize / EXTENT_BYTES;
-                let mut bytes = model.bytes[extent * EXTENT_BYTES..][..EXTENT_BYTES].iter();
-                model.exists[extent] &= bytes.any(|b| *b != 0);
-            }
-            Op::Reserve(n) => {
-                pages.reserve(*n);
-            }
-            Op::Clear => {
-                pages.clear();
-                model.zero(0, u64::MAX / 2);
-            }
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-
-        #[test]
-        fn pages_are_what_plain_bytes_would_be(ops in prop::collection::vec(op(), 1..60)) {
-            let (arena, budget, mut pages) = pages(6, 5);
-            let mut model = Model { bytes: vec![0; 7 * EXTENT_BYTES], exists: [false; 7] };
-            for op in &ops {
-                apply(op, &mut pages, &mut model);
-                let exist = model.exists.iter().filter(|e| **e).count() as u32;
-                prop_assert_eq!(pages.used(), exist);
-                prop_assert_eq!(pages.reserved(), budget.taken());
-                prop_assert_eq!(arena.free_extents(), 6 - budget.taken());
-            }
-            let mut bytes = Vec::new();
-            pages.read_into(0, model.bytes.len(), &mut bytes);
-            prop_assert!(bytes == model.bytes);
-            for page in 0..7 * EXTENT_PAGES {
-                let exists = model.exists[(page / EXTENT_PAGES) as usize];
-                prop_assert_eq!(pages.page(page).is_some(), exists);
-            }
-            drop(pages);
-            prop_assert_eq!((budget.taken(), arena.free_extents()), (0, 6));
-        }
-    }
-}
+mod tests;
