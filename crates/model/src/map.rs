@@ -56,6 +56,14 @@ impl Node {
     pub fn is_home(&self) -> bool {
         self.state == NodeState::Up && !self.draining
     }
+
+    /// Bytes that it has for pages of pools on a medium.
+    pub fn bytes_on(&self, medium: Medium) -> u64 {
+        match medium {
+            Medium::Ram => self.memory_bytes,
+            Medium::Disk => self.disk_bytes,
+        }
+    }
 }
 
 /// The medium of a pool's pages.
@@ -63,7 +71,7 @@ impl Node {
 pub enum Medium {
     /// The nodes' memory.
     Ram,
-    /// The nodes' disks, and their memory before those.
+    /// The nodes' disks, and as much of their memory as they lend to it.
     Disk,
 }
 

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::memory::{FreeMemory, NoRoom, Usage};
 use crate::ids::NodeId;
-use crate::map::{ClusterMap, Group, Node, NodeState, Pool};
+use crate::map::{ClusterMap, Group, Medium, Node, NodeState, Pool};
 use crate::scheme::Scheme;
 use crate::units::bytes;
 
@@ -194,10 +194,10 @@ fn too_much_data(map: &ClusterMap, usage: &Usage, homes: &[&Node]) -> Option<Dra
         let each = homes.iter().map(|node| bytes(node));
         each.fold(0, u64::saturating_add)
     };
-    let (mut all, homes) = (0u64, homes.len());
+    let (mut in_memory, mut on_disk, homes) = (0u64, 0u64, homes.len());
     for pool in map.pools.values().filter(|pool| !pool.groups.is_empty()) {
         let needs = needed(map, usage, pool, homes);
-        let has = sum(&|node| node.memory_bytes.min(pool.node_budget_bytes));
+        let has = sum(&|node| node.bytes_on(pool.medium).min(pool.node_budget_bytes));
         if needs > has {
             let pool = pool.name.clone();
             return Some(DrainRefusal::PoolTooLarge {
@@ -207,10 +207,16 @@ fn too_much_data(map: &ClusterMap, usage: &Usage, homes: &[&Node]) -> Option<Dra
                 homes,
             });
         }
-        all = all.saturating_add(needs);
+        let all = match pool.medium {
+            Medium::Ram => &mut in_memory,
+            Medium::Disk => &mut on_disk,
+        };
+        *all = all.saturating_add(needs);
     }
-    let (needs, has) = (all, sum(&|node| node.memory_bytes));
-    (needs > has).then_some(DrainRefusal::AllTooLarge { needs, has, homes })
+    let of = [(Medium::Ram, in_memory), (Medium::Disk, on_disk)];
+    let of = of.map(|(medium, needs)| (needs, sum(&|node| node.bytes_on(medium))));
+    let over = of.into_iter().find(|(needs, has)| needs > has);
+    over.map(|(needs, has)| DrainRefusal::AllTooLarge { needs, has, homes })
 }
 
 /// Bytes that the pages of a pool will take on so many nodes: a group has no more members than there are nodes.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::ids::NodeId;
-use crate::map::{ClusterMap, Pool};
+use crate::map::{ClusterMap, Medium, Pool};
 use crate::units::{bytes, count};
 
 /// The memory in use on each node that reported.
@@ -19,7 +19,7 @@ pub struct Usage {
 /// The memory in use on one node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct NodeUsage {
-    /// Bytes of pages of all pools.
+    /// Bytes of pages of all pools in memory.
     pub used_bytes: u64,
     /// Bytes of pages of each pool, by the pool's name.
     pub pools: BTreeMap<String, u64>,
@@ -29,6 +29,18 @@ impl Usage {
     /// Bytes of a pool on a node, if the node reported them.
     pub(super) fn of_pool(&self, node: NodeId, pool: &Pool) -> Option<u64> {
         self.nodes.get(&node)?.pools.get(&pool.name).copied()
+    }
+
+    /// Bytes of all pools on a medium of a node, as far as it reported them.
+    fn on(&self, node: NodeId, medium: Medium, map: &ClusterMap) -> u64 {
+        match medium {
+            Medium::Ram => self.nodes.get(&node).map_or(0, |node| node.used_bytes),
+            Medium::Disk => {
+                let on_disk = |pool: &&Pool| pool.medium == Medium::Disk;
+                let pools = map.pools.values().filter(on_disk);
+                pools.filter_map(|pool| self.of_pool(node, pool)).sum()
+            }
+        }
     }
 }
 
@@ -41,10 +53,11 @@ impl FreeMemory {
     /// The free memory of a pool: what its own budget and the node's memory leave.
     pub fn of(map: &ClusterMap, usage: &Usage, pool: &Pool) -> FreeMemory {
         let free = map.homes().map(|node| {
-            let used = usage.nodes.get(&node.id).map_or(0, |node| node.used_bytes);
+            let used = usage.on(node.id, pool.medium, map);
             let used_of_pool = usage.of_pool(node.id, pool).unwrap_or(0);
             let of_pool = pool.node_budget_bytes.saturating_sub(used_of_pool);
-            (node.id, of_pool.min(node.memory_bytes.saturating_sub(used)))
+            let free = node.bytes_on(pool.medium).saturating_sub(used);
+            (node.id, of_pool.min(free))
         });
         FreeMemory {
             nodes: free.collect(),

@@ -136,9 +136,16 @@ pub fn check_change(map: &ClusterMap, change: &Change) -> Result<(), PoolRefusal
         _ => return Ok(()),
     };
     let pool = pool.clone();
-    let largest = map.nodes.values().map(|node| node.memory_bytes).max();
+    let medium = match change {
+        Change::CreatePool { medium, .. } => *medium,
+        _ => map
+            .pool_named(&pool)
+            .map_or(Medium::Ram, |pool| pool.medium),
+    };
+    let largest = map.nodes.values().map(|node| node.bytes_on(medium)).max();
     let largest = largest.unwrap_or(0);
-    if let Some(budget) = budget.filter(|budget| *budget > largest) {
+    // That no node has a disk is said by the map.
+    if let Some(budget) = budget.filter(|budget| *budget > largest && largest > 0) {
         return Err(PoolRefusal::AboveLargestNode {
             pool,
             budget,
@@ -248,7 +255,8 @@ pub fn bears_less(now: Scheme, then: Scheme) -> Option<PoolWarning> {
 
 /// Compares the budgets of all pools with the smallest node.
 pub fn overcommitted(map: &ClusterMap) -> Option<PoolWarning> {
-    let budgets = map.pools.values().map(|pool| pool.node_budget_bytes);
+    let in_memory = map.pools.values().filter(|pool| pool.medium == Medium::Ram);
+    let budgets = in_memory.map(|pool| pool.node_budget_bytes);
     let pools = budgets.fold(0, u64::saturating_add);
     let least = map.nodes.values().min_by_key(|node| node.memory_bytes)?;
     (pools > least.memory_bytes).then(|| PoolWarning::Overcommitted {

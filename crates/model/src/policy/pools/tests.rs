@@ -1,6 +1,9 @@
 //! The rules of pools by kind.
 
+use std::collections::BTreeMap;
+
 use super::*;
+use crate::policy::memory::{FreeMemory, NodeUsage, Usage};
 use crate::policy::testing::{MIB, usage};
 use crate::testing::{
     cluster, create_disk_pool, create_files_pool, create_memory_pool, create_pool, new_node,
@@ -201,6 +204,41 @@ fn pools_on_disk_that_take_more_than_a_disk_has_are_warned_of() {
         text.contains("take 2.0 MiB") && text.contains("disk of node 2 (n2) takes 1.5 MiB"),
         "{text}"
     );
+}
+
+/// Pages of a pool on disk are in memory only while they are used: such a pool is no smaller than a disk, whatever memory there is.
+#[test]
+fn pools_on_disk_are_held_against_disks_alone() {
+    let mut map = cluster(3);
+    for node in map.nodes.values_mut() {
+        (node.memory_bytes, node.disk_bytes) = (MIB, 64 * MIB);
+    }
+    let of = |budget| {
+        let mut create = create_disk_pool("a", "1+1");
+        if let Change::CreatePool {
+            node_budget_bytes, ..
+        } = &mut create
+        {
+            *node_budget_bytes = budget;
+        }
+        create
+    };
+    assert_eq!(check_change(&map, &of(64 * MIB)), Ok(()));
+    let refused = check_change(&map, &of(65 * MIB)).expect_err("more than any disk");
+    assert!(refused.to_string().contains("64MiB"), "{refused}");
+    map.apply(None, &of(64 * MIB)).expect("a pool");
+    assert_eq!(overcommitted(&map), None);
+    let pool = map.pool_named("a").expect("it was made").clone();
+    let used = NodeUsage {
+        used_bytes: MIB,
+        pools: BTreeMap::from([("a".to_owned(), 60 * MIB)]),
+    };
+    let usage = Usage {
+        nodes: BTreeMap::from([(NodeId(1), used)]),
+    };
+    let free = FreeMemory::of(&map, &usage, &pool);
+    assert_eq!(free.left_on(NodeId(1)), Some(4 * MIB));
+    assert_eq!(free.left_on(NodeId(2)), Some(64 * MIB));
 }
 
 #[test]
