@@ -109,9 +109,10 @@ fn of_disk(name: &str, disk: &DiskFacts) -> String {
         waiting => format!("; {} that nobody here serves", count(waiting, "bucket")),
     };
     format!(
-        "the disk of {name} keeps {used} of {all}; its journal is {} % full, {} syncs took {} us each{waiting}",
+        "the disk of {name} keeps {used} of {all}, with {} of them in memory; its journal is {} % full, {} took {} us each{waiting}",
+        bytes(disk.in_memory_bytes),
         taken.unwrap_or(0),
-        number(disk.syncs),
+        count(disk.syncs, "sync"),
         took.unwrap_or(0),
     )
 }

@@ -7,8 +7,9 @@ use staves_disk::{
     Checkpoint, Device, Located, PageBytes, PageFileError, PageImage, PageVersion, PageWork,
     PagesPerformed,
 };
-use staves_group::{KeptPage, SavedPages};
-use staves_model::{Epoch, GroupId};
+use staves_group::{KeptBytes, KeptPage, SavedPages};
+use staves_model::{Epoch, GroupId, Label};
+use staves_store::Unread;
 
 use crate::store::DiskStore;
 
@@ -130,25 +131,84 @@ impl DiskStore {
         self.pages.finish(performed)
     }
 
-    /// The pages that are kept of a group's member, in order, each read when it is asked for.
-    pub fn kept_pages<'a>(
-        &'a self,
-        group: GroupId,
-        device: &'a dyn Device,
-    ) -> impl Iterator<Item = KeptPage> + 'a {
-        let read = |located: Option<Located>| match located.map(|located| located.read(device)) {
-            Some(Ok(bytes)) => (bytes.map(Bytes::from), false),
-            Some(Err(_)) | None => (None, true),
-        };
+    /// The pages that are kept of a group's member, in order.
+    pub fn kept_pages(&self, group: GroupId) -> impl Iterator<Item = KeptPage> + '_ {
         self.pages.pages(group).map(move |(page, version)| {
-            let (bytes, is_bad) = read(self.pages.locate(group, page));
+            let bytes = match self.pages.locate(group, page) {
+                Some(located) if self.is_bad(group, page, located) => KeptBytes::Bad,
+                Some(located) if located.is_zero() => KeptBytes::Zero,
+                Some(_) => KeptBytes::There,
+                None => KeptBytes::Bad,
+            };
+            let PageVersion { join, labels } = version;
             KeptPage {
                 page,
-                join: version.join,
-                labels: version.labels,
+                join,
+                labels,
                 bytes,
-                is_bad,
             }
         })
+    }
+
+    /// Reads every page that is kept of a group's member that joined in `join`. Those that are bad are not kept any more, until they are saved anew; how many
+    /// they are.
+    pub(crate) fn check_pages(
+        &mut self,
+        group: GroupId,
+        join: Epoch,
+        device: &dyn Device,
+    ) -> usize {
+        let pages = self.pages.pages(group);
+        let pages = pages.filter(|(_, version)| version.join == join);
+        let pages: Vec<u32> = pages.map(|(page, _)| page).collect();
+        let located = pages
+            .iter()
+            .filter_map(|page| Some((*page, self.pages.locate(group, *page)?)));
+        let bad = located.filter(|(_, located)| located.read(device).is_err());
+        let bad: Vec<(u32, Located)> = bad.collect();
+        let keys = bad.iter().map(|(page, at)| ((group, *page), *at));
+        self.bad.extend(keys);
+        bad.len()
+    }
+
+    fn is_bad(&self, group: GroupId, page: u32, located: Located) -> bool {
+        self.bad.get(&(group, page)) == Some(&located)
+    }
+
+    /// Returns whether this version of a page is kept, and is not known to be bad.
+    pub fn keeps(&self, group: GroupId, page: u32, join: Epoch, labels: &[Label]) -> bool {
+        let located = self.pages.locate(group, page);
+        self.pages.version(group, page) == Some((join, labels))
+            && located.is_some_and(|located| !self.is_bad(group, page, located))
+    }
+
+    /// The place of a page, if it is kept of a member that joined in `join`.
+    pub fn locate(&self, group: GroupId, page: u32, join: Epoch) -> Option<Located> {
+        let (of, _) = self.pages.version(group, page)?;
+        self.pages.locate(group, page).filter(|_| of == join)
+    }
+}
+
+/// Reads a page that is kept into `into`, which is all zero. `locate` says where it lies, under the store's lock: a page that was written anew while it was read
+/// is read once more.
+///
+/// # Errors
+/// It is not kept, or cannot be read.
+pub fn read_kept(
+    mut locate: impl FnMut() -> Option<Located>,
+    device: &dyn Device,
+    into: &mut [u8],
+) -> Result<(), Unread> {
+    let mut located = locate().ok_or(Unread::NotKept)?;
+    loop {
+        let error = match located.read_into(device, into) {
+            Ok(()) => return Ok(()),
+            Err(error) => error,
+        };
+        into.fill(0);
+        match locate().ok_or(Unread::NotKept)? {
+            again if again != located => located = again,
+            _ => return Err(Unread::Bad(error.to_string())),
+        }
     }
 }

@@ -20,6 +20,7 @@ mod open;
 mod save;
 mod store;
 
+pub use checkpoint::read_kept;
 pub use open::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create, create_files, open};
 pub use save::{SaveDriver, SaveError, save, strike};
 pub use store::{AppendRecord, DiskStore, room_of};

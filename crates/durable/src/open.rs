@@ -1,6 +1,6 @@
 //! A disk's files, and the start of what they have.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -11,7 +11,8 @@ use staves_disk::{
     PageFileError, PagesOpenError,
 };
 use staves_group::{RecoveredMember, Recovery};
-use staves_model::GroupId;
+use staves_model::mutant::{Mutant, planted};
+use staves_model::{Epoch, GroupId};
 use staves_wire::group::{JournalRecord, MemberRecord};
 
 use crate::store::DiskStore;
@@ -174,6 +175,8 @@ pub struct OpenedDisk {
     pub members: BTreeMap<GroupId, RecoveredMember>,
     /// Groups of which it had something that is of no use: a member that was being filled.
     pub dropped: Vec<GroupId>,
+    /// Groups some of whose pages are bad, as far as they were looked at.
+    pub bad: BTreeSet<GroupId>,
 }
 
 /// Opens a disk: all of it that counts is durable then.
@@ -204,6 +207,7 @@ pub fn open<D: Device>(files: &DiskFiles<D>) -> Result<OpenedDisk, DiskOpenError
         dropped: partial.into_keys().collect(),
         journal,
         members,
+        bad: BTreeSet::new(),
     };
     opened.drop_rest(files)?;
     for (group, member) in &opened.members {
@@ -213,6 +217,33 @@ pub fn open<D: Device>(files: &DiskFiles<D>) -> Result<OpenedDisk, DiskOpenError
 }
 
 impl OpenedDisk {
+    /// Reads every page: how many are bad.
+    pub fn check<D: Device>(&mut self, files: &DiskFiles<D>) -> usize {
+        let mut all = 0;
+        for (group, member) in &self.members {
+            let bad = self.store.check_pages(*group, member.join(), &files.pages);
+            if bad > 0 {
+                self.bad.insert(*group);
+            }
+            all += bad;
+        }
+        all
+    }
+
+    /// The members that the disk has, with the epochs to whose cuts they were brought last, as the directory is to know of them. One with bad pages is not what
+    /// it was: the others of its group go on without it, and then it is filled with what it lacks. But where no other was complete, it is all there is.
+    pub fn claims(&self) -> impl Iterator<Item = (GroupId, Epoch)> + '_ {
+        let is_alone = |member: &RecoveredMember| {
+            let mut listed = member.view().listed();
+            !listed.any(|(slot, other)| slot != member.slot() && other.complete)
+        };
+        let counts = move |(group, member): &(&GroupId, &RecoveredMember)| {
+            !self.bad.contains(group) || is_alone(member) || planted(Mutant::BadPagesClaimed)
+        };
+        let members = self.members.iter().filter(counts);
+        members.map(|(group, member)| (*group, member.epoch()))
+    }
+
     /// Strikes what is of no use: first in the journal, so that no start takes what is left for a member without pages.
     fn drop_rest<D: Device>(&mut self, files: &DiskFiles<D>) -> Result<(), DiskOpenError> {
         let mut struck = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::BytesMut;
-use staves_disk::{JournalError, PageFile};
+use staves_disk::{JournalError, Located, PageFile};
 use staves_group::RecoveredMember;
 use staves_model::GroupId;
 use staves_model::mutant::{Mutant, planted};
@@ -28,6 +28,8 @@ pub struct DiskStore {
     /// Records for which the journal had no room.
     waiting: VecDeque<(GroupId, u64, MemberRecord)>,
     lives: u64,
+    /// Pages that were found to be bad, where they lay then.
+    pub(crate) bad: BTreeMap<(GroupId, u32), Located>,
     /// Groups whose member is gone, and the record that says so.
     gone: BTreeMap<GroupId, u64>,
 }
@@ -85,6 +87,7 @@ impl DiskStore {
             under_way: VecDeque::new(),
             waiting: VecDeque::new(),
             lives: 0,
+            bad: BTreeMap::new(),
             gone: BTreeMap::new(),
         }
     }

@@ -179,7 +179,8 @@ impl MemberState {
             .options
             .fetch_pages
             .min(ctx.options.backfill_budget.limit());
-        while most > 0 && self.backfill.requests.sweeping() < ctx.options.fetch_window {
+        let has_room = ctx.options.disk_takes_in();
+        while has_room && most > 0 && self.backfill.requests.sweeping() < ctx.options.fetch_window {
             let before = self.backfill.next;
             let Some((page, count)) = self.next_run(most) else {
                 break;
@@ -511,8 +512,8 @@ impl MemberState {
             return false;
         }
         let says_held = parts.iter().any(|(_, p)| p.content == PageContent::Held);
-        let old = self.old.as_ref().filter(|_| says_held);
-        let held = old.map(|old| (old.label(page, 0), old.copy_out(page)));
+        let old = self.old.as_mut().filter(|_| says_held);
+        let held = old.and_then(|old| old.copy_of_former(page));
         let mut bytes = Vec::with_capacity(with.sources.len());
         for slot in &with.sources {
             let part = parts.iter().find(|(s, _)| s == slot);

@@ -32,7 +32,7 @@ impl DiskRoom {
         self.level.load(Ordering::Relaxed) < LITTLE
     }
 
-    /// True if a copy may take in a delta.
+    /// True if a copy may take in a delta, and a member that is being filled may ask for pages.
     pub(crate) fn takes_in(&self) -> bool {
         self.level.load(Ordering::Relaxed) < NONE
     }

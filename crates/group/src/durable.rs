@@ -23,6 +23,11 @@ use crate::member::{Member, ctx};
 use crate::on_disk::{SNAPSHOTS_MAX, SaveRound, SavedPages, SyncMark};
 use crate::page_set::PageSet;
 use crate::state::{Ctx, Effects, MemberState};
+use crate::table::PageTable;
+
+/// Pages that a member with too many in memory lets go at once, at least and at most.
+const LET_GO_MIN: u32 = 64;
+const LET_GO_MAX: u32 = 512;
 
 impl Member {
     /// Hands over what was taken in since the last time.
@@ -105,6 +110,32 @@ impl Member {
         }
     }
 
+    /// Lets the memory of up to `most` pages go that were not used of late and are in the page file as they are. How many went.
+    pub fn let_go(&mut self, most: u32) -> u32 {
+        let mut gone = 0;
+        let mut formers = vec![self.old.as_mut()];
+        if let Some(state) = &mut self.state {
+            formers.push(state.old.as_mut());
+            let round = state.disk.as_ref().and_then(|disk| disk.round.as_ref());
+            gone = state.table.let_go(most, round.map(|round| &round.all));
+        }
+        for former in formers.into_iter().flatten() {
+            gone += former.let_go_of_former(most - gone);
+        }
+        gone
+    }
+
+    /// Lets some go if far more pages are in memory than may be: the driver, which looks at all members, does not keep up.
+    #[inline]
+    pub fn let_go_beyond(&mut self) {
+        let residency = self.options.kept_on.as_ref().map(|on| &on.residency);
+        let beyond = residency.map_or(0, |residency| residency.beyond());
+        if beyond > 0 && self.let_go(beyond.clamp(LET_GO_MIN, LET_GO_MAX)) == 0 {
+            // All of them were used of late.
+            self.let_go(LET_GO_MIN);
+        }
+    }
+
     /// The newest of its records, a snapshot, before which none is needed any more (D-8), if one is new since the last time.
     pub fn needed_from(&mut self) -> Option<u64> {
         self.state.as_mut()?.needed_from()
@@ -112,6 +143,15 @@ impl Member {
 }
 
 impl MemberState {
+    /// The table of a member that is not one any more. Pages that were being saved count as changed.
+    pub(crate) fn into_former(self) -> PageTable {
+        let mut table = self.table;
+        if let Some(round) = self.disk.and_then(|disk| disk.round) {
+            table.mark_changed(round.all);
+        }
+        table
+    }
+
     fn hand_over(&mut self, group: GroupId, records: &mut u64, out: &mut Effects) {
         let (shape, is_open) = (self.shape(), self.open && self.installed == self.epoch);
         let Some(disk) = &mut self.disk else {
@@ -244,6 +284,7 @@ impl MemberState {
             disk.snapshots.push_back((number, prefixes));
         }
         disk.round = Some(SaveRound {
+            all: pages.clone(),
             pages,
             applied,
             whole,

@@ -138,6 +138,15 @@ impl Member {
         }
     }
 
+    /// Empty pages for a membership that begins in an epoch.
+    pub(crate) fn new_pages(&self, join: Epoch) -> Pages {
+        let (arena, budget) = (self.arena.clone(), self.budget.clone());
+        match &self.options.kept_on {
+            Some(on) => Pages::on_disk(arena, budget, on.clone(), join),
+            None => Pages::new(arena, budget),
+        }
+    }
+
     /// Its identity.
     pub fn me(&self) -> MemberId {
         self.me
@@ -204,7 +213,7 @@ impl Member {
             .as_ref()
             .filter(|s| s.serving())
             .ok_or(AdmitError::NotServing)?;
-        if self.options.is_durable() && !self.options.disk_room.admits() {
+        if !self.options.disk_admits() {
             return Err(AdmitError::Busy);
         }
         // One delta is always let in, so that a weight above the bound cannot wait for ever.
@@ -602,7 +611,7 @@ impl Member {
                 self.records += 1;
                 out.records.push((self.id, MemberRecord::Gone));
             }
-            self.old = (state.shape().m == 1).then_some(state.table);
+            self.old = (state.shape().m == 1).then(|| state.into_former());
         }
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct OnDisk {
 #[derive(Clone, Debug)]
 pub(crate) struct SaveRound {
     pub pages: PageSet,
+    /// All of its pages, those that were copied out and may not be written yet among them.
+    pub all: PageSet,
     /// Deltas of each stream up to here are in its pages, or in those of rounds before.
     pub applied: Vec<u64>,
     /// Every page was here when it began.

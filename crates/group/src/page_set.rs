@@ -14,6 +14,11 @@ impl PageSet {
         self.count == 0
     }
 
+    pub fn contains(&self, page: u32) -> bool {
+        let word = self.words.get(page as usize / 64);
+        word.is_some_and(|word| word & (1 << (page % 64)) != 0)
+    }
+
     /// The number of pages in it.
     pub fn len(&self) -> u32 {
         self.count

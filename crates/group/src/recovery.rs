@@ -12,14 +12,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use staves_model::{Epoch, Group, GroupId, Label, MemberId, MemberSlot, Time};
-use staves_store::{Arena, Budget, Pages};
+use staves_model::{Epoch, Group, GroupId, MemberId, MemberSlot, Time};
+use staves_store::{Arena, Budget};
 use staves_wire::DecodeError;
 use staves_wire::group::{Delta, JournalRecord, MemberRecord, MemberSnapshot};
 
 use self::copied::CopiedDelta;
 use crate::backfill::Backfill;
 use crate::code::fits;
+use crate::kept_page::{KeptBytes, KeptPage};
 use crate::member::Member;
 use crate::on_disk::OnDisk;
 use crate::peer::Peer;
@@ -51,21 +52,6 @@ pub enum RecoveryError {
         /// Extents that are needed.
         extents: u32,
     },
-}
-
-/// A page as it is kept on a disk.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct KeptPage {
-    /// Its number.
-    pub page: u32,
-    /// The epoch in which its member had joined.
-    pub join: Epoch,
-    /// A label for each column.
-    pub labels: Vec<Label>,
-    /// Its bytes. `None`: all zero.
-    pub bytes: Option<Bytes>,
-    /// It cannot be read: what is there is not what was written.
-    pub is_bad: bool,
 }
 
 /// The members that a journal has.
@@ -254,7 +240,7 @@ impl Member {
             snapshot, streams, ..
         } = recovered;
         // All that was reserved beyond what its pages need is asked for again by who writes.
-        let pages = Pages::new(member.arena.clone(), member.budget.clone());
+        let pages = member.new_pages(snapshot.join);
         let shape = Shape {
             m: streams.len(),
             slot: snapshot.slot,
@@ -302,14 +288,13 @@ fn fill(
     kept: &mut dyn Iterator<Item = KeptPage>,
 ) -> Result<(), RecoveryError> {
     for kept in kept.filter(|kept| kept.join == join && kept.page < PAGES_MAX) {
-        if kept.is_bad {
+        if kept.bytes == KeptBytes::Bad {
             table.set_absent(kept.page);
             continue;
         }
-        let bytes = kept.bytes.as_deref();
-        if table.install(kept.page, &kept.labels, bytes).is_err() {
+        if table.install_kept(&kept).is_err() {
             reserve_more(table)?;
-            let installed = table.install(kept.page, &kept.labels, bytes);
+            let installed = table.install_kept(&kept);
             installed.map_err(|_| no_memory(table))?;
         }
     }

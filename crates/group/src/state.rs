@@ -7,7 +7,7 @@ use staves_model::{
     DirectoryCall, Epoch, Group, GroupId, Member, MemberId, MemberSlot, NodeId, Time,
     mutant::Mutant, mutant::planted,
 };
-use staves_store::{Budget, Journal, Pages};
+use staves_store::{Budget, Journal, KeptOn, Pages};
 use staves_wire::group::{Delta, GroupEnvelope, GroupMessage, MemberRecord};
 
 use crate::backfill::Backfill;
@@ -76,6 +76,8 @@ pub struct Options {
     pub journal: Journal,
     /// The room of the node's journal, where members keep their bytes on a disk.
     pub disk_room: Arc<DiskRoom>,
+    /// The disk that a member's pages are kept on; none: all of them are in memory all the time.
+    pub kept_on: Option<KeptOn>,
 }
 
 impl Default for Options {
@@ -97,6 +99,7 @@ impl Default for Options {
             durability: Durability::default(),
             journal: Journal::default(),
             disk_room: Arc::default(),
+            kept_on: None,
         }
     }
 }
@@ -105,6 +108,18 @@ impl Options {
     /// Returns whether members keep their bytes on a disk.
     pub(crate) fn is_durable(&self) -> bool {
         matches!(self.journal, Journal::Disk)
+    }
+
+    /// Returns whether the disk has room in its journal, and in memory, for updates that a data bucket makes.
+    pub(crate) fn disk_admits(&self) -> bool {
+        let room = |on: &KeptOn| on.residency.admits();
+        !self.is_durable() || (self.disk_room.admits() && self.kept_on.as_ref().is_none_or(room))
+    }
+
+    /// And for those that a copy takes in, and pages that a member is filled with.
+    pub(crate) fn disk_takes_in(&self) -> bool {
+        let room = |on: &KeptOn| on.residency.takes_in();
+        !self.is_durable() || (self.disk_room.takes_in() && self.kept_on.as_ref().is_none_or(room))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use staves_model::{Group, MemberId, MemberSlot, Time, mutant::Mutant, mutant::planted};
-use staves_store::{BUCKET_EXTENTS_MAX, Pages};
+use staves_store::BUCKET_EXTENTS_MAX;
 use staves_wire::group::{Delta, GroupMessage, MemberRecord, SyncStream};
 
 use crate::backfill::Backfill;
@@ -116,7 +116,7 @@ impl Member {
             m: usize::from(group.m),
             slot,
         };
-        let mut fresh = Pages::new(self.arena.clone(), self.budget.clone());
+        let mut fresh = self.new_pages(group.epoch);
         if !fresh.reserve(reserve_extents) {
             // The life before may be what is in the way.
             self.old = None;
@@ -139,7 +139,9 @@ impl Member {
         let trusted = old.as_ref().is_some_and(|s| {
             planted(Mutant::ReturningTrustsPrefix) && s.streams[0].prefix >= streams[0].cut
         });
-        let old = old.map(|s| s.table).or_else(|| self.old.take());
+        let old = old
+            .map(MemberState::into_former)
+            .or_else(|| self.old.take());
         let cuts = streams
             .iter()
             .map(|s| s.cut)

@@ -1,6 +1,8 @@
 //! The pages of one member with what the protocol keeps beside each: its labels, whether it is here,
 //! and, for a page that is not, which of its deltas were skipped.
 
+mod kept;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;

@@ -487,7 +487,7 @@ impl MemberState {
             // First what is stable now: the data bucket has let go of it, and these deltas came in its place.
             self.advance(applied);
         }
-        let takes_in = self.disk.is_none() || ctx.options.disk_room.takes_in();
+        let takes_in = ctx.options.disk_takes_in();
         for delta in deltas.into_iter().filter(|_| takes_in) {
             if !well_formed(&delta, self.streams.len(), epoch) {
                 return;

@@ -243,6 +243,8 @@ mutants! {
         TruncatedUnapplied = 1152,
         CopyLetGoToItsEnd = 1153,
         LeastOfRestartedCounts = 1154,
+        UnsavedLetGo = 1155,
+        BadPagesClaimed = 1156,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

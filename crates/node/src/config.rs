@@ -110,7 +110,8 @@ keys! {
     secret_file: Option<PathBuf> = "", "A file with the secret that the nodes of the cluster share, readable by its owner only. Without one, whoever reaches the native port may say that it is a node. Clients and tools may prove this one, too.";
     client_secret_file: Option<PathBuf> = "", "A file with another secret, which suffices for native clients and tools, and not for nodes.";
     memory: Size = "1GiB", "Memory for pages. A new cluster's first pool gets half of it on every node.";
-    disk: Size = "0", "Bytes of the data folder for the pages of pools on disk, which are in memory as well. They are taken whole, and some for a journal beside them, when the node first starts with it; a disk that is there is used whatever this says. 0: none.";
+    disk: Size = "0", "Bytes of the data folder for the pages of pools on disk. They are taken whole, and some for a journal beside them, when the node first starts with it; a disk that is there is used whatever this says. 0: none.";
+    disk_memory: Size = "0", "Memory for the pages of pools on disk, beside memory: those used of late are there, the others are read from the disk. 0 is a quarter of memory. 1MiB at least, and never more than the disk takes.";
     zone: Option<String> = "", "Where the node stands (a rack, a data centre). Copies go to distinct zones where there are enough.";
     name: Option<String> = "", "A name for people. Without one its native address stands for it.";
     log: String = "info", "What is logged: error, warn, info, debug, trace, or directives such as 'info,staves_net=debug'.";
@@ -476,6 +477,19 @@ impl Config {
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
+    /// The memory for pages of the node's disk.
+    pub fn disk_memory_bytes(&self) -> u64 {
+        match self.disk_memory.0 {
+            0 => (self.memory.0 / 4).max(DISK_MEMORY_MIN),
+            bytes => bytes.max(DISK_MEMORY_MIN),
+        }
+    }
+
+    /// The part of it that a disk of the configured size takes.
+    pub fn memory_of_disk(&self) -> u64 {
+        self.disk_memory_bytes().min(self.disk.0)
+    }
+
     /// The memory for what buckets remember of requests, for retries. Some buckets may have more while others fill theirs.
     pub fn request_table_bytes(&self) -> usize {
         let bytes = (self.memory.0 / 32).clamp(REQUEST_TABLE_BYTES.0, REQUEST_TABLE_BYTES.1);
@@ -507,6 +521,8 @@ const IN_FLIGHT_BYTES_MIN: u64 = 4 << 20;
 /// The least and the most memory for what buckets remember of requests.
 const REQUEST_TABLE_BYTES: (u64, u64) = (8 << 20, 64 << 20);
 /// The least that `in_flight_bytes_max` is by itself.
+/// With less, what one request needs may be more than there may be.
+const DISK_MEMORY_MIN: u64 = 1 << 20;
 const IN_FLIGHT_BYTES_USUAL: u64 = 32 << 20;
 /// Requests that a thread of a slow node answers in a millisecond.
 const REQUESTS_PER_MS: usize = 20;

@@ -5,9 +5,12 @@
 mod closed;
 mod error;
 mod facts;
+mod kept;
 mod wake;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -15,7 +18,8 @@ use parking_lot::{Condvar, Mutex};
 use staves_disk::{Committer, Device, FileDevice, Journal, JournalError};
 use staves_durable::{DiskFiles, DiskStore, room_of};
 use staves_group::{DiskRoom, KeptPage, RecoveredMember};
-use staves_model::GroupId;
+use staves_model::{GroupId, PAGE_BYTES};
+use staves_store::{Arena, Residency};
 use staves_wire::group::MemberRecord;
 use tokio::sync::watch;
 
@@ -52,6 +56,13 @@ pub(crate) struct NodeDisk {
     recovered: Mutex<BTreeMap<GroupId, RecoveredMember>>,
     /// The end of the journal when the records of one had been written again.
     copied_to: Mutex<BTreeMap<GroupId, u64>>,
+    /// Pages of it that are in memory.
+    pub(crate) residency: Arc<Residency>,
+    /// The address space of those.
+    pub(crate) arena: Arc<Arena>,
+    folder: PathBuf,
+    /// The group whose member let pages go last.
+    pub(crate) hand: AtomicU32,
     failed: watch::Sender<Option<String>>,
     /// Bytes of pages that it takes.
     page_bytes: u64,
@@ -94,8 +105,16 @@ impl std::fmt::Debug for NodeDisk {
 
 impl NodeDisk {
     /// Of a disk whose journal is not driven yet, and that journal.
-    fn new(closed: ClosedDisk) -> (Arc<NodeDisk>, DrivenJournal) {
-        let ClosedDisk { opened, files, .. } = closed;
+    fn new(
+        closed: ClosedDisk,
+        memory: u64,
+    ) -> Result<(Arc<NodeDisk>, DrivenJournal), NodeDiskError> {
+        let ClosedDisk {
+            opened,
+            files,
+            folder,
+            ..
+        } = closed;
         let DiskFiles {
             journal: device,
             pages,
@@ -104,7 +123,12 @@ impl NodeDisk {
         let (used, free) = opened.store.page_file().places();
         let spare = opened.store.page_file().spare_places();
         let places = u64::from((used + free).saturating_sub(spare));
+        let page_bytes = places * PAGE_BYTES as u64;
         let disk = NodeDisk {
+            residency: Arc::new(Residency::new(memory.min(page_bytes) / PAGE_BYTES as u64)),
+            arena: Arena::sparse(page_bytes).map_err(NodeDiskError::Arena)?,
+            folder,
+            hand: AtomicU32::new(0),
             store: Mutex::new(opened.store),
             synced: Condvar::new(),
             journal: OnceLock::new(),
@@ -113,7 +137,7 @@ impl NodeDisk {
             recovered: Mutex::new(opened.members),
             copied_to: Mutex::default(),
             failed: watch::Sender::new(None),
-            page_bytes: places * staves_model::PAGE_BYTES as u64,
+            page_bytes,
             saver: Arc::default(),
             serves_since: Mutex::default(),
             room: Arc::default(),
@@ -124,7 +148,21 @@ impl NodeDisk {
             journal: opened.journal,
             device: Box::new(device),
         };
-        (Arc::new(disk), journal)
+        Ok((Arc::new(disk), journal))
+    }
+
+    /// A page that is needed cannot be had: nothing that follows from it may leave the process, which ends here. The next start looks at every page, and has
+    /// those that are not good filled from other nodes.
+    fn ends_process(&self, why: &str) -> ! {
+        // Whoever hears that it has failed may end the process first.
+        if let Err(error) = closed::suspect(&self.folder) {
+            tracing::error!(%error, "the disk cannot be marked as one to look at");
+        }
+        self.fail(why);
+        eprintln!(
+            "error: the disk of this node has failed: {why}; start the node again, and it looks at every page"
+        );
+        std::process::exit(1)
     }
 
     /// Bytes of pages that it takes.
@@ -201,13 +239,8 @@ impl NodeDisk {
     }
 
     /// The pages that are kept of a group's member.
-    pub(crate) fn with_kept_pages<R>(
-        &self,
-        group: GroupId,
-        take: impl FnOnce(&mut dyn Iterator<Item = KeptPage>) -> R,
-    ) -> R {
-        let store = self.store.lock();
-        take(&mut store.kept_pages(group, &self.pages))
+    pub(crate) fn kept_pages(&self, group: GroupId) -> Vec<KeptPage> {
+        self.store.lock().kept_pages(group).collect()
     }
 
     /// A group's member is given up, with all that is kept of it.
@@ -244,8 +277,9 @@ impl NodeDisk {
             });
             self.room.set_taken(taken, of);
             let mut held = self.held_since.lock();
-            *held = (!self.room.admits()).then(|| held.unwrap_or_else(Instant::now));
-            taken > of / FULL_PART
+            let admits = self.room.admits() && self.residency.admits();
+            *held = (!admits).then(|| held.unwrap_or_else(Instant::now));
+            taken > of / FULL_PART || self.residency.is_over()
         })
     }
 

@@ -504,7 +504,9 @@ impl Host {
             Medium::Ram => Member::new(options, group, me, self.arena.clone(), budget),
             Medium::Disk => {
                 options.journal = staves_store::Journal::Disk;
-                options.disk_room = self.disk.as_ref()?.room();
+                let disk = self.disk.as_ref()?;
+                options.disk_room = disk.room();
+                options.kept_on = Some(disk.kept_on(group));
                 let new = NewMember {
                     group,
                     me,
@@ -530,7 +532,8 @@ impl Host {
             budget,
             now,
         } = new;
-        let (disk, arena) = (self.disk.as_ref()?, self.arena.clone());
+        let disk = self.disk.as_ref()?;
+        let arena = disk.arena.clone();
         if disk.failure().is_some() {
             return None;
         }
@@ -538,18 +541,9 @@ impl Host {
             return Some(Member::new(options, group, me, arena, budget.clone()));
         };
         let began = Instant::now();
-        let recovered = disk.with_kept_pages(group, |kept| {
-            Member::recover(
-                options,
-                group,
-                me,
-                arena,
-                budget.clone(),
-                now,
-                recovered,
-                kept,
-            )
-        });
+        let kept = &mut disk.kept_pages(group).into_iter();
+        let budget = budget.clone();
+        let recovered = Member::recover(options, group, me, arena, budget, now, recovered, kept);
         match recovered {
             Ok(member) => {
                 let (_, pages) = member.progress();

@@ -369,6 +369,27 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.disk.used_bytes),
     },
     Metric {
+        name: "staves_disk_memory_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of the disk's pages that may be in memory.",
+        value: Value::One(|s| s.disk.memory_bytes),
+    },
+    Metric {
+        name: "staves_disk_in_memory_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Bytes of the disk's pages that are in memory.",
+        value: Value::One(|s| s.disk.in_memory_bytes),
+    },
+    Metric {
+        name: "staves_disk_page_reads_total",
+        kind: MetricKind::Counter,
+        unit: "pages",
+        help: "Pages that were read from the disk because they were needed.",
+        value: Value::One(|s| s.disk.page_reads),
+    },
+    Metric {
         name: "staves_disk_journal_bytes",
         kind: MetricKind::Gauge,
         unit: "bytes",

@@ -63,7 +63,8 @@ impl Node {
         services: &[HostedService],
     ) -> Result<Node, StartError> {
         config.check()?;
-        start::fits(config.memory, crate::resident::total_bytes())?;
+        let memory = crate::config::Size(config.memory.0.saturating_add(config.memory_of_disk()));
+        start::fits(memory, crate::resident::total_bytes())?;
         start::tell_differences(&config);
         let secrets = start::secrets(&config)?;
         let listeners = Listeners::open(&config).await?;

@@ -258,7 +258,8 @@ pub(crate) fn open_disk(config: &Config) -> Result<Option<StartedDisk>, StartErr
             _ => Err(StartError::DiskWithoutFolder),
         };
     };
-    Ok(StartedDisk::open(data, config.disk.0)?)
+    let memory = config.disk_memory_bytes();
+    Ok(StartedDisk::open(data, config.disk.0, memory)?)
 }
 
 /// The options of the directory, of a node whose disk has these members.

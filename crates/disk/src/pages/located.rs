@@ -43,37 +43,58 @@ pub struct Located {
 }
 
 impl Located {
+    /// Returns whether the page is all zero, and lies nowhere.
+    pub fn is_zero(self) -> bool {
+        self.place == 0
+    }
+
     /// Reads the page; `None` if it is all zero. A page that was written anew meanwhile may look damaged: whoever finds it so locates it again,
     /// and reads once more if it lies elsewhere.
     ///
     /// # Errors
     /// See [`PageError`].
     pub fn read(self, device: &dyn Device) -> Result<Option<Box<[u8]>>, PageError> {
+        if self.is_zero() {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; BLOCK_BYTES].into_boxed_slice();
+        self.read_into(device, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// The same into `into`, of one page; it stays as it is if the page is all zero.
+    ///
+    /// # Errors
+    /// See [`PageError`].
+    ///
+    /// # Panics
+    /// If `into` is not of a page's length.
+    pub fn read_into(self, device: &dyn Device, into: &mut [u8]) -> Result<(), PageError> {
         let Located {
             group,
             page,
             place,
             sum,
         } = self;
-        if place == 0 {
-            return Ok(None);
+        assert_eq!(into.len(), BLOCK_BYTES, "room for a page");
+        if self.is_zero() {
+            return Ok(());
         }
-        let mut bytes = vec![0; BLOCK_BYTES].into_boxed_slice();
-        let read = device.read(offset(place), &mut bytes);
+        let read = device.read(offset(place), into);
         read.map_err(|error| PageError::Read {
             group: group.0,
             page,
             place,
             error,
         })?;
-        if crc(&bytes) != sum && !planted(Mutant::PagesUnchecked) {
+        if crc(into) != sum && !planted(Mutant::PagesUnchecked) {
             return Err(PageError::Damaged {
                 group: group.0,
                 page,
                 place,
             });
         }
-        Ok(Some(bytes))
+        Ok(())
     }
 }
 

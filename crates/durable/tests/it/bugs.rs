@@ -20,6 +20,8 @@ fn planted_bugs_are_found() {
         row(TruncatedUnapplied, pair, "UNEQUAL"),
         row(CopyLetGoToItsEnd, pair, "LOST"),
         row(LeastOfRestartedCounts, pair, "UNABLE"),
+        row(UnsavedLetGo, pair, "LOST"),
+        row(BadPagesClaimed, three, "NOT HEALED"),
         row(PageBeforeJournal, pair, "NOT HEALED"),
     ]);
 }

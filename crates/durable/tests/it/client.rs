@@ -182,6 +182,9 @@ impl Cluster {
                 continue; // not shown before it is here
             }
             let bytes = pages.slice(offset, 8).try_into().expect("8 bytes");
+            if process.unread.load(std::sync::atomic::Ordering::Relaxed) {
+                return; // it is shown to nobody
+            }
             let found = u64::from_le_bytes(bytes);
             assert!(
                 found >= known.acked && found <= known.tried,

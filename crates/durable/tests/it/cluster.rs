@@ -8,27 +8,28 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use staves_disk::DiskId;
 use staves_disk::faulty::FaultyDevice;
-use staves_durable::{DiskFiles, create, open, save, strike};
-use staves_group::{DiskRoom, Effects, Event, Member};
-use staves_model::{Epoch, GroupId, MemberId, NodeId, PAGE_BYTES, Time};
-use staves_store::{Arena, Budget, EXTENT_BYTES};
+use staves_durable::{DiskFiles, create, save, strike};
+use staves_group::{Effects, Event};
+use staves_model::{GroupId, MemberId, NodeId, PAGE_BYTES, Time};
 use staves_wire::group::{GroupEnvelope, GroupMessage};
 
 use crate::client::{Pending, REGISTERS, Register};
 use crate::directory::Directory;
-use crate::process::{Process, Saver, copy_forward, options};
+use crate::process::{Process, Saver};
 
 const JOURNAL_BYTES: usize = 136 << 10;
 const TABLE_BYTES: usize = 1 << 20;
-const PAGES: usize = 96;
-const EXTENTS: u32 = 24;
+pub const PAGES: usize = 96;
+pub const EXTENTS: u32 = 24;
 
 /// A node: its disk stays, the rest goes with its process.
 pub struct Node {
     pub id: u64,
-    pub files: DiskFiles<FaultyDevice>,
+    pub files: Arc<DiskFiles<FaultyDevice>>,
+    /// A page could not be read: the next start looks at all.
+    pub is_suspect: bool,
     pub process: Option<Process>,
-    disks: u64,
+    pub disks: u64,
 }
 
 pub struct Cluster {
@@ -38,16 +39,18 @@ pub struct Cluster {
     pub directory: Directory,
     pub registers: BTreeMap<(GroupId, u64), Register>,
     pub acked: u64,
-    messages: Vec<(u64, GroupEnvelope)>,
+    pub messages: Vec<(u64, GroupEnvelope)>,
     pub pending: Vec<Pending>,
     pub next_version: u64,
     /// Messages are lost and doubled.
     pub rough: bool,
     /// A member that was asked for and never ended: (group, slot, epoch).
     pub stuck: BTreeSet<(GroupId, u8)>,
-    seed: u64,
+    pub seed: u64,
     /// Starts that failed.
     pub open_errors: Vec<String>,
+    /// Nodes that have ended because a page could not be read.
+    pub ends_unread: u32,
 }
 
 /// Prints what happens, if the environment asks for it.
@@ -64,14 +67,14 @@ fn disk_id(node: u64, disks: u64) -> DiskId {
 }
 
 /// The faults of a disk are over, and what was not synced may be gone.
-fn mend(files: &DiskFiles<FaultyDevice>) {
+pub fn mend(files: &DiskFiles<FaultyDevice>) {
     for device in [&files.journal, &files.pages, &files.table] {
         device.fail_syncs(false);
         device.lose_power();
     }
 }
 
-fn new_files(node: u64, disks: u64, seed: u64) -> DiskFiles<FaultyDevice> {
+pub fn new_files(node: u64, disks: u64, seed: u64) -> DiskFiles<FaultyDevice> {
     let seed = seed ^ (node << 20) ^ (disks << 40);
     let files = DiskFiles {
         journal: FaultyDevice::new(JOURNAL_BYTES, seed),
@@ -86,7 +89,8 @@ impl Cluster {
     pub fn new(seed: u64, nodes: u64, groups: u32, width: usize) -> Cluster {
         let node = |id| Node {
             id,
-            files: new_files(id, 0, seed),
+            files: Arc::new(new_files(id, 0, seed)),
+            is_suspect: false,
             process: None,
             disks: 0,
         };
@@ -104,6 +108,7 @@ impl Cluster {
             stuck: BTreeSet::new(),
             seed,
             open_errors: Vec::new(),
+            ends_unread: 0,
         };
         for group in 1..=groups {
             for register in 0..REGISTERS {
@@ -113,97 +118,6 @@ impl Cluster {
         }
         (0..nodes as usize).for_each(|at| cluster.start(at));
         cluster
-    }
-
-    /// A node's process starts from its disk.
-    pub fn start(&mut self, at: usize) {
-        let node = &mut self.nodes[at];
-        // The disk may fail while it is opened: another attempt is made later.
-        let opened = open(&node.files);
-        if let Err(error) = &opened {
-            self.open_errors.push(format!("node {}: {error}", node.id));
-        }
-        let Ok(mut opened) = opened else {
-            return mend(&node.files);
-        };
-        // Some wait for long to be taken over, and the journal goes on meanwhile; the power may go, too.
-        if self.rng.random_bool(0.3) && !copy_forward(&node.files, &mut opened, &mut self.rng) {
-            return mend(&node.files);
-        }
-        let members = &opened.members;
-        let claims: Vec<(GroupId, Epoch)> = members.iter().map(|(g, x)| (*g, x.epoch())).collect();
-        let life = self.directory.node_up(node.id, &claims);
-        let dropped = &opened.dropped;
-        note(|| {
-            format!(
-                "node {} starts as {life}, has {claims:?}, drops {dropped:?}",
-                node.id
-            )
-        });
-        let id = MemberId::new(NodeId(node.id), life);
-        let disk_room = Arc::new(DiskRoom::default());
-        let arena = Arena::new(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
-        let budget = Arc::new(Budget::new(EXTENTS));
-        let mut members = BTreeMap::new();
-        for group in self.directory.groups.keys() {
-            let (arena, budget) = (arena.clone(), budget.clone());
-            opened.store.begin(*group);
-            let member = match opened.members.remove(group) {
-                Some(recovered) => {
-                    let mut kept = opened.store.kept_pages(*group, &node.files.pages);
-                    let member = Member::recover(
-                        options(&disk_room),
-                        *group,
-                        id,
-                        arena,
-                        budget,
-                        self.now,
-                        recovered,
-                        &mut kept,
-                    );
-                    member.expect("a member of a sound disk")
-                }
-                None => Member::new(options(&disk_room), *group, id, arena, budget),
-            };
-            members.insert(*group, member);
-        }
-        node.process = Some(Process {
-            life,
-            members,
-            store: opened.store,
-            journal: opened.journal,
-            under_way: None,
-            disk_room,
-            failed: false,
-        });
-        self.tell_map(at);
-    }
-
-    /// A node's process ends. With its power, what was not synced may be gone.
-    pub fn crash(&mut self, at: usize, power: bool) {
-        let node = &mut self.nodes[at];
-        note(|| format!("node {} crashes, power lost: {power}", node.id));
-        node.process = None;
-        self.directory.lives.remove(&node.id);
-        for device in [&node.files.journal, &node.files.pages, &node.files.table] {
-            device.fail_syncs(false);
-            match power {
-                true => device.lose_power(),
-                false => device.restart_process(),
-            }
-        }
-        // Its messages on the way arrive, some of them.
-        let (id, rng) = (node.id, &mut self.rng);
-        self.messages
-            .retain(|(_, m)| m.from.node.0 != id || rng.random_bool(0.5));
-    }
-
-    /// A node's disk is replaced by an empty one.
-    pub fn replace_disk(&mut self, at: usize) {
-        self.crash(at, true);
-        let node = &mut self.nodes[at];
-        node.disks += 1;
-        node.files = new_files(node.id, node.disks, self.seed);
     }
 
     pub fn tell_map(&mut self, at: usize) {
@@ -230,10 +144,14 @@ impl Cluster {
         let mut out = Effects::default();
         let member = process.members.get_mut(&group).expect("one of each group");
         member.step(now, event, &mut out, &mut |_, _| {});
+        process.let_go(self.rng.random_bool(0.3));
         self.carry(at, out);
     }
 
     pub fn carry(&mut self, at: usize, mut out: Effects) {
+        if !self.has_read(at) {
+            return;
+        }
         let Some(process) = &mut self.nodes[at].process else {
             return;
         };
@@ -317,6 +235,7 @@ impl Cluster {
             note(|| format!("node {} {group}: a round of saving, done: {done}", at + 1));
         });
         let saved = saved.and_then(|()| strike(&mut saver, synced));
+        let saved = saved.map_err(|error| note(|| error.to_string()));
         let out = std::mem::take(&mut saver.out);
         self.carry(at, out);
         if saved.is_err() {
@@ -332,14 +251,12 @@ impl Cluster {
         };
         for (group, member) in &mut process.members {
             if let Some(before) = member.needed_from() {
-                process.store.release(*group, before);
+                process.store.lock().release(*group, before);
             }
         }
         let all = process.journal.synced() + 1;
-        let from = process
-            .store
-            .needed_from()
-            .map_or(all, |from| from.min(all));
+        let needed = process.store.lock().needed_from();
+        let from = needed.map_or(all, |from| from.min(all));
         process.journal.let_go(from);
         process.journal.want_room();
         let journal = &mut process.journal;
@@ -347,7 +264,7 @@ impl Cluster {
             true => journal.append_reserved(bytes),
             false => journal.append(bytes),
         };
-        process.failed |= process.store.append_waiting(&mut append).is_err();
+        process.failed |= process.store.lock().append_waiting(&mut append).is_err();
         process.note_room();
     }
 

@@ -50,14 +50,14 @@ impl Cluster {
             return;
         };
         let mut groups: Vec<_> = self.directory.groups.keys().copied().collect();
-        groups.sort_by_key(|group| process.store.needed_from_of(*group));
+        groups.sort_by_key(|group| process.store.lock().needed_from_of(*group));
         for group in groups {
             let Some(process) = &self.nodes[at].process else {
                 return;
             };
             let member = process.members.get(&group);
             let wanted = member.is_some_and(|m| m.unsaved() > 0 || m.wants_save());
-            let for_room = process.store.is_oldest(group);
+            let for_room = process.store.lock().is_oldest(group);
             if wanted || for_room {
                 self.save(at, group, for_room);
                 self.release(at);
@@ -71,7 +71,16 @@ impl Cluster {
             let Some(process) = &node.process else {
                 continue;
             };
+            let store = process.store.lock();
             for (group, member) in &process.members {
+                eprintln!(
+                    "resident {} old {} progress {:?} admits {} takes {}",
+                    process.residency.pages(),
+                    member.has_old_pages(),
+                    member.progress(),
+                    process.residency.admits(),
+                    process.residency.takes_in(),
+                );
                 eprintln!(
                     "node {} {group}: epoch {:?} installed {:?} open {} records {} synced {} waits {} room {} of {}, last {} synced {} needed {:?} from {:?} unsaved {} prefix {:?}",
                     node.id,
@@ -79,13 +88,13 @@ impl Cluster {
                     member.installed(),
                     member.is_open(),
                     member.records(),
-                    process.store.synced_of(*group),
-                    process.store.waits(),
+                    store.synced_of(*group),
+                    store.waits(),
                     process.journal.room_reserved(),
                     process.journal.ring_bytes(),
                     process.journal.last(),
                     process.journal.synced(),
-                    process.store.needed_from_of(*group),
+                    store.needed_from_of(*group),
                     process.journal.kept_from(),
                     member.unsaved(),
                     member

@@ -6,5 +6,6 @@ mod cluster;
 mod directory;
 mod files;
 mod healing;
+mod nodes;
 mod process;
 mod storms;

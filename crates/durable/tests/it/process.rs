@@ -2,18 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use staves_disk::faulty::FaultyDevice;
 use staves_disk::{Commit, Device, Journal};
-use staves_durable::{DiskFiles, DiskStore, OpenedDisk, SaveDriver, room_of};
+use staves_durable::{DiskFiles, DiskStore, OpenedDisk, SaveDriver, read_kept, room_of};
 use staves_group::{DiskRoom, Effects, Event, Member, Options};
-use staves_model::{GroupId, Incarnation, Time};
+use staves_model::{Epoch, GroupId, Incarnation, Label, Time};
+use staves_store::{KeptOn, PageKeeper, Residency, Unread};
 
-pub fn options(disk_room: &Arc<DiskRoom>) -> Options {
+/// Pages of a node that may be in memory: fewer than its groups have.
+pub const RESIDENT_MAX: u64 = 12;
+
+pub fn options(disk_room: &Arc<DiskRoom>, kept_on: KeptOn) -> Options {
     Options {
+        kept_on: Some(kept_on),
         disk_room: disk_room.clone(),
         lease: Duration::from_millis(50),
         log_bytes_max: 8 << 10,
@@ -29,13 +36,46 @@ pub fn options(disk_room: &Arc<DiskRoom>) -> Options {
 pub struct Process {
     pub life: Incarnation,
     pub members: BTreeMap<GroupId, Member>,
-    pub store: DiskStore,
+    pub store: Arc<Mutex<DiskStore>>,
     pub journal: Journal,
     /// A commit that was begun, and is not written yet.
     pub under_way: Option<Commit>,
     pub disk_room: Arc<DiskRoom>,
+    pub residency: Arc<Residency>,
     /// Its disk has failed: it ends.
     pub failed: bool,
+    /// A page that was let go of could not be read: nothing that followed from it may leave.
+    pub unread: Arc<AtomicBool>,
+}
+
+/// The pages of a group on a node's disk.
+#[derive(Debug)]
+pub struct Keeper {
+    pub group: GroupId,
+    pub store: Arc<Mutex<DiskStore>>,
+    pub files: Arc<DiskFiles<FaultyDevice>>,
+    pub unread: Arc<AtomicBool>,
+}
+
+impl PageKeeper for Keeper {
+    fn keeps(&self, page: u32, join: Epoch, labels: &[Label]) -> bool {
+        self.store.lock().keeps(self.group, page, join, labels)
+    }
+
+    fn read(&self, page: u32, join: Epoch, into: &mut [u8]) -> Result<(), Unread> {
+        let locate = || self.store.lock().locate(self.group, page, join);
+        read_kept(locate, &self.files.pages, into)
+    }
+
+    fn lost(&self, page: u32, why: Unread) {
+        let is_bad = why != Unread::NotKept;
+        assert!(
+            is_bad,
+            "LOST page {page} of {}, which was let go of",
+            self.group
+        );
+        self.unread.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Writes members' records again, and lets go of what lies before them. False if the disk fails, or the power goes.
@@ -110,7 +150,7 @@ impl SaveDriver for Saver<'_> {
     }
 
     fn with_store<R>(&mut self, act: impl FnOnce(&mut DiskStore) -> R) -> R {
-        act(&mut self.process.store)
+        act(&mut self.process.store.lock())
     }
 
     fn append_waiting(&mut self) {
@@ -119,7 +159,11 @@ impl SaveDriver for Saver<'_> {
 
     fn wait(&mut self, group: GroupId, records: u64) -> Result<bool, String> {
         for _ in 0..64 {
-            if self.process.store.synced_of(group) >= records {
+            // What was copied out may be what could not be read.
+            if self.process.unread.load(Ordering::Relaxed) {
+                return Err("a page could not be read".into());
+            }
+            if self.process.store.lock().synced_of(group) >= records {
                 return Ok(true);
             }
             self.process.commit(self.files, self.now, &mut self.out);
@@ -148,7 +192,10 @@ impl Process {
             true => journal.append_reserved(bytes),
             false => journal.append(bytes),
         };
-        let handed = self.store.hand_over(out.records.drain(..), &mut append);
+        let handed = self
+            .store
+            .lock()
+            .hand_over(out.records.drain(..), &mut append);
         self.failed |= handed.is_err();
     }
 
@@ -156,6 +203,17 @@ impl Process {
         let of = self.journal.ring_bytes();
         self.disk_room
             .set_taken(of - self.journal.room_reserved(), of);
+    }
+
+    /// Lets pages go beyond those that may be in memory; `all`: all that can go.
+    pub fn let_go(&mut self, all: bool) {
+        for member in self.members.values_mut() {
+            match all {
+                true => member.let_go(u32::MAX) + member.let_go(u32::MAX),
+                false if self.residency.is_over() => member.let_go(4) + member.let_go(4),
+                false => 0,
+            };
+        }
     }
 
     /// One commit of the journal, if there is anything, and what follows from it.
@@ -171,7 +229,8 @@ impl Process {
             return;
         }
         self.note_room();
-        for (group, count) in self.store.synced(self.journal.synced()) {
+        let told = self.store.lock().synced(self.journal.synced());
+        for (group, count) in told {
             if let Some(member) = self.members.get_mut(&group) {
                 member.step(now, Event::Synced(count), out, &mut |_, _| {});
             }

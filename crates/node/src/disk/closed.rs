@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use staves_disk::{DiskId, FileDevice};
 use staves_durable::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create_files, open};
-use staves_group::RecoveredMember;
-use staves_model::{Claim, ClusterId, GroupId, NodeId};
+use staves_model::{Claim, ClusterId, NodeId};
 
 use super::{DrivenJournal, NodeDisk, NodeDiskError};
 
@@ -16,6 +15,8 @@ use super::{DrivenJournal, NodeDisk, NodeDiskError};
 const FOLDER: &str = "disk";
 /// The file in it that says whose it is: the ids of the cluster, in hexadecimal digits, and of the node.
 const OWNER: &str = "owner";
+/// The file that is there if a page could not be read.
+const SUSPECT: &str = "check";
 /// The time for which a start waits for files that are open elsewhere, and between two looks.
 const OPEN_WAIT: Duration = Duration::from_secs(3);
 const OPEN_LOOK: Duration = Duration::from_millis(50);
@@ -26,6 +27,13 @@ pub(crate) struct ClosedDisk {
     pub(super) files: DiskFiles<FileDevice>,
     /// The cluster and the node that it is of.
     pub(crate) owner: Option<(ClusterId, NodeId)>,
+    pub(super) folder: PathBuf,
+}
+
+/// The next start of a disk is to look at every page.
+pub(super) fn suspect(folder: &Path) -> io::Result<()> {
+    std::fs::write(folder.join(SUSPECT), "a page could not be read\n")?;
+    std::fs::File::open(folder)?.sync_all()
 }
 
 impl ClosedDisk {
@@ -54,7 +62,16 @@ impl ClosedDisk {
         let began = Instant::now();
         let owner = read_owner(&folder)?;
         let files = open_files(&folder).map_err(wrong)?;
-        let opened = open(&files).map_err(wrong)?;
+        let mut opened = open(&files).map_err(wrong)?;
+        if folder.join(SUSPECT).exists() {
+            tracing::warn!(path = %path(), "a page of the disk could not be read: all are looked at");
+            let bad = opened.check(&files);
+            tracing::info!(bad, buckets = opened.bad.len(), "all pages were looked at");
+            // A start that finds all of them good is the last that looks.
+            if bad == 0 {
+                let _ = std::fs::remove_file(folder.join(SUSPECT));
+            }
+        }
         let (pages, free) = opened.store.page_file().places();
         tracing::info!(
             path = %path(), buckets = opened.members.len(), dropped = opened.dropped.len(), pages, free,
@@ -65,17 +82,14 @@ impl ClosedDisk {
             opened,
             files,
             owner,
+            folder,
         }))
     }
 
     /// The members that it has, for the directory.
     pub(crate) fn claims(&self) -> Vec<Claim> {
-        let members = self.opened.members.iter();
-        let claim = |(group, member): (&GroupId, &RecoveredMember)| Claim {
-            group: *group,
-            epoch: member.epoch(),
-        };
-        members.map(claim).collect()
+        let claim = |(group, epoch)| Claim { group, epoch };
+        self.opened.claims().map(claim).collect()
     }
 }
 
@@ -157,12 +171,17 @@ pub(crate) struct StartedDisk {
 
 impl StartedDisk {
     /// The disk in a data folder, made with so many bytes of pages if there is none and they are not 0.
-    pub(crate) fn open(data: &Path, page_bytes: u64) -> Result<Option<StartedDisk>, NodeDiskError> {
+    /// `memory`: bytes of pages that may be in memory.
+    pub(crate) fn open(
+        data: &Path,
+        page_bytes: u64,
+        memory: u64,
+    ) -> Result<Option<StartedDisk>, NodeDiskError> {
         let Some(closed) = ClosedDisk::open(data, page_bytes)? else {
             return Ok(None);
         };
         let (claims, owner) = (closed.claims(), closed.owner);
-        let (disk, journal) = NodeDisk::new(closed);
+        let (disk, journal) = NodeDisk::new(closed, memory)?;
         let data = data.to_owned();
         Ok(Some(StartedDisk {
             disk,

@@ -47,6 +47,9 @@ pub enum NodeDiskError {
         /// The reason.
         reason: String,
     },
+    /// There is no address space for its pages.
+    #[error(transparent)]
+    Arena(staves_store::MapError),
     /// The system gave no thread.
     #[error("the journal's thread cannot be started: {0}")]
     Thread(std::io::Error),

@@ -13,6 +13,12 @@ pub struct DiskFacts {
     pub bytes: u64,
     /// Bytes of pages that it keeps, without those that are zero.
     pub used_bytes: u64,
+    /// Bytes of pages that may be in memory.
+    pub memory_bytes: u64,
+    /// Bytes of pages that are.
+    pub in_memory_bytes: u64,
+    /// Pages that were read from it because they were needed, since the node's start.
+    pub page_reads: u64,
     /// Bytes of its journal.
     pub journal_bytes: u64,
     /// Bytes of those that hold records which a start would need, or on their way there.
@@ -44,6 +50,9 @@ impl NodeDisk {
         DiskFacts {
             bytes: self.page_bytes,
             used_bytes: u64::from(used) * PAGE_BYTES as u64,
+            memory_bytes: self.residency.max() * PAGE_BYTES as u64,
+            in_memory_bytes: self.residency.pages() * PAGE_BYTES as u64,
+            page_reads: self.residency.reads(),
             journal_bytes: of,
             journal_taken_bytes: of - free,
             journal_written_bytes: written,

@@ -315,6 +315,9 @@ impl CellState {
             .as_ref()
             .is_some_and(|b| b.member().is_durable());
         self.parity = durable || view.is_some_and(|group| group.parity_slots().next().is_some());
+        if durable && let Some(bucket) = &mut self.bucket {
+            bucket.member_to_save().let_go_beyond();
+        }
         let finished = self.answer();
         self.count_waiting(&host.options().in_flight);
         finished

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use staves_model::PoolId;
+use staves_model::{Medium, PoolId};
 use staves_store::EXTENT_BYTES;
 use staves_wire::cache::CacheStatsAnswer;
 
-use super::Host;
+use super::{Host, PoolRoutes};
 
 /// Figures over buckets of this node.
 #[derive(Clone, Debug, Default)]
@@ -87,13 +87,15 @@ impl Host {
         sum
     }
 
-    /// Bytes of pages that are taken from the budgets of a pool, or of all, and the budgets.
+    /// Bytes of pages that are taken from the budgets of a pool, or of all in memory, and the budgets.
     pub(crate) fn memory(&self, pool: Option<PoolId>) -> (u64, u64) {
         let routes = self.routes();
-        let budgets = routes
-            .pools
-            .values()
-            .filter(|p| pool.is_none_or(|id| p.id == id));
+        let in_memory = |id: PoolId| {
+            let pool = routes.map.pools.get(&id);
+            pool.is_some_and(|pool| pool.medium == Medium::Ram)
+        };
+        let is_wanted = |p: &&PoolRoutes| pool.map_or_else(|| in_memory(p.id), |id| p.id == id);
+        let budgets = routes.pools.values().filter(is_wanted);
         let bytes = |extents: u32| u64::from(extents) * EXTENT_BYTES as u64;
         budgets.fold((0, 0), |(taken, limit), pool| {
             (

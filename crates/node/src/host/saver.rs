@@ -1,5 +1,6 @@
 //! The threads of a node's disk. The journal's says what is durable; the other saves pages: members whose records the journal needs longest first, before it is full.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,12 @@ use crate::disk::{DrivenJournal, FULL_PART, NodeDisk, append_to};
 const LOOK: Duration = Duration::from_millis(250);
 /// A member that the disk has, and for which no group has a place, is kept for so long after a start.
 const UNWANTED_KEPT: Duration = Duration::from_secs(60);
+/// Of the pages that may be in memory one in so many is let go beyond need, so that this is not done for each.
+const SPARE_PART: u64 = 16;
+/// Pages that a member lets go in its turn.
+const PAGES_AT_ONCE: u32 = 256;
+/// Turns of all members in which none went: in the first of them pages may have been used since the last look.
+const IDLE_TURNS: usize = 2;
 /// Changes are saved after this time in any case, so that a start has little to redo.
 const SAVED_AFTER: Duration = Duration::from_secs(20);
 
@@ -121,7 +128,7 @@ impl Saver<'_> {
         self.host.end_unwanted(serves >= UNWANTED_KEPT);
         note(strike(self, journal.synced()))?;
         self.disk.copy_forward()?;
-        let is_late = saved_all.elapsed() >= SAVED_AFTER;
+        let is_late = !self.let_go() || saved_all.elapsed() >= SAVED_AFTER;
         if is_late {
             *saved_all = Instant::now();
         }
@@ -133,6 +140,7 @@ impl Saver<'_> {
                 continue;
             }
             note(save(self, group, for_room).map(drop))?;
+            self.let_go();
             self.release(journal, &[group]);
             if self.disk.failure().is_some() {
                 break;
@@ -140,7 +148,33 @@ impl Saver<'_> {
         }
         let all: Vec<GroupId> = self.with_store(|store| store.groups().collect());
         self.release(journal, &all);
+        self.let_go();
         Ok(())
+    }
+
+    /// Lets pages go beyond those that may be in memory, of all members in turn. What is not saved yet stays: false if that is too much.
+    fn let_go(&mut self) -> bool {
+        let residency = self.disk.residency.clone();
+        if !residency.is_over() {
+            return true;
+        }
+        let enough = residency.max() - residency.max() / SPARE_PART;
+        let groups: Vec<GroupId> = self.with_store(|store| store.groups().collect());
+        // Those first that were not the last ones; some at a time, so that none loses all.
+        let hand = self.disk.hand.load(Ordering::Relaxed);
+        let first = groups.partition_point(|group| group.0 <= hand);
+        let mut idle = 0;
+        for group in groups.iter().cycle().skip(first) {
+            if residency.pages() <= enough || idle > IDLE_TURNS * groups.len() {
+                break;
+            }
+            let mut gone = 0;
+            self.look_at(*group, |member| gone = member.let_go(PAGES_AT_ONCE));
+            idle = if gone == 0 { idle + 1 } else { 0 };
+            self.disk.hand.store(group.0, Ordering::Relaxed);
+        }
+        let _ = self.disk.note_room();
+        !residency.is_over()
     }
 
     /// Members that are to be saved now, those first whose records lie furthest back; and whether for the sake of the journal's room alone.

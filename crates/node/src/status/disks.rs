@@ -31,12 +31,22 @@ fn held(name: &str, disk: &DiskFacts) -> Option<String> {
             count(waiting, "bucket")
         ),
     };
+    let what = match disk.in_memory_bytes > disk.memory_bytes + disk.memory_bytes / 4 {
+        true => format!(
+            "pages that are not saved yet take {} of memory, and {} may be there (disk_memory)",
+            bytes(disk.in_memory_bytes),
+            bytes(disk.memory_bytes)
+        ),
+        false => format!(
+            "records take {} of its journal of {}",
+            bytes(disk.journal_taken_bytes),
+            bytes(disk.journal_bytes)
+        ),
+    };
     (disk.held_ms >= HELD_MS).then(|| {
         format!(
-            "{name} has had no room for updates of pools on disk for {} s: records take {} of its journal of {}; {why}",
+            "{name} has had no room for updates of pools on disk for {} s: {what}; {why}",
             disk.held_ms / 1000,
-            bytes(disk.journal_taken_bytes),
-            bytes(disk.journal_bytes),
         )
     })
 }

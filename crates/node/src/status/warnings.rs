@@ -140,7 +140,11 @@ fn disk_overcommitted(report: &StatusReport) -> Option<String> {
 
 /// That the budgets of all pools are more than the smallest node has.
 fn overcommitted(report: &StatusReport) -> Option<String> {
-    let budgets = report.pools.iter().map(|pool| pool.node_budget_bytes);
+    let in_memory = report
+        .pools
+        .iter()
+        .filter(|p| p.medium != Medium::Disk.word());
+    let budgets = in_memory.map(|pool| pool.node_budget_bytes);
     let pools = budgets.fold(0, u64::saturating_add);
     let least = |node: &&NodeStatus| node.memory_bytes;
     let least = report.nodes.iter().min_by_key(least)?;

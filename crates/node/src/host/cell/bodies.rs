@@ -33,6 +33,7 @@ impl CellState {
             deadline,
         };
         let (result, bytes) = bucket.submit_body(now, header, op.to, &op.body, &mut self.out);
+        bucket.member_to_save().let_go_beyond();
         let waits = matches!(result, Ok(None));
         if waits {
             self.waiting.insert(waiter());
@@ -66,7 +67,9 @@ impl CellState {
             request: None,
             deadline,
         };
-        bucket.read_body(now, header, op.to, &op.body, give)
+        let is_read = bucket.read_body(now, header, op.to, &op.body, give);
+        bucket.member_to_save().let_go_beyond();
+        is_read
     }
 
     /// Bytes of the value that an operation would be answered now, as far as is known before it is begun.

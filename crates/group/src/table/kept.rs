@@ -1,0 +1,94 @@
+//! Pages that are kept on a disk, and not all in memory.
+
+use bytes::Bytes;
+use staves_model::{Label, mutant::Mutant, mutant::planted};
+use staves_store::{Full, Idle, NotKept};
+
+use super::{PageTable, UNWRITTEN, is_zero};
+use crate::kept_page::{KeptBytes, KeptPage};
+use crate::page_set::PageSet;
+
+impl PageTable {
+    /// A page is as the disk keeps it.
+    pub(crate) fn install_kept(&mut self, kept: &KeptPage) -> Result<(), Full> {
+        if kept.bytes == KeptBytes::Zero {
+            return self.install(kept.page, &kept.labels, None);
+        }
+        self.pages.set_kept(kept.page)?;
+        for (column, label) in kept.labels.iter().enumerate() {
+            self.set_label(kept.page, column, *label);
+        }
+        self.set_here(kept.page);
+        Ok(())
+    }
+
+    /// Lets the memory of up to `most` pages go that were not used of late, and are on the disk as they are here. Those that changed since they were saved, and
+    /// those that are being `saved`, are not: a page that was made anew has the label of the one before, and perhaps not its bytes.
+    pub(crate) fn let_go(&mut self, most: u32, saved: Option<&PageSet>) -> u32 {
+        let Some((on, join)) = self.pages.kept_on() else {
+            return 0;
+        };
+        let (keeper, labels, columns) = (on.keeper.clone(), &self.labels, self.columns);
+        let busy = [self.changed.as_ref(), saved];
+        self.pages.let_go(most, &mut |page, bytes| {
+            if planted(Mutant::UnsavedLetGo) {
+                return Idle::Kept;
+            }
+            let labels = labels_of(labels, columns, page);
+            let is_busy = || busy.iter().flatten().any(|set| set.contains(page));
+            if labels.iter().all(|label| *label == UNWRITTEN) {
+                return match is_zero(bytes) {
+                    true => Idle::Zero,
+                    false => Idle::Stays,
+                };
+            }
+            match !is_busy() && keeper.keeps(page, join, labels) {
+                true => Idle::Kept,
+                false => Idle::Stays,
+            }
+        })
+    }
+
+    /// The same of a former membership, whose pages can do no more than save others the sending: those that the disk does not keep count as never written.
+    pub(crate) fn let_go_of_former(&mut self, most: u32) -> u32 {
+        let Some((on, join)) = self.pages.kept_on() else {
+            return 0;
+        };
+        let (keeper, labels, columns) = (on.keeper.clone(), &mut self.labels, self.columns);
+        let changed = self.changed.as_ref();
+        self.pages.let_go(most, &mut |page, _| {
+            let labels = labels_of_mut(labels, columns, page);
+            let is_busy = changed.is_some_and(|set| set.contains(page));
+            if !is_busy && keeper.keeps(page, join, labels) {
+                return Idle::Kept;
+            }
+            labels.fill(UNWRITTEN);
+            Idle::Zero
+        })
+    }
+
+    /// The label and the bytes of a page of a former membership. `None`, and it counts as one never written, if the disk does not keep it any more.
+    pub(crate) fn copy_of_former(&mut self, page: u32) -> Option<(Label, Option<Bytes>)> {
+        let label = self.label(page, 0);
+        match self.pages.page_of_former(page) {
+            Ok(bytes) => {
+                let bytes = bytes.filter(|bytes| !is_zero(bytes));
+                Some((label, bytes.map(Bytes::copy_from_slice)))
+            }
+            Err(NotKept) => {
+                (0..self.columns).for_each(|column| self.set_label(page, column, UNWRITTEN));
+                None
+            }
+        }
+    }
+}
+
+fn labels_of(labels: &[Label], columns: usize, page: u32) -> &[Label] {
+    let at = page as usize * columns;
+    labels.get(at..at + columns).unwrap_or_default()
+}
+
+fn labels_of_mut(labels: &mut [Label], columns: usize, page: u32) -> &mut [Label] {
+    let at = page as usize * columns;
+    labels.get_mut(at..at + columns).unwrap_or_default()
+}

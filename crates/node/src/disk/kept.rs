@@ -1,0 +1,52 @@
+//! The pages of a disk, as a member of a group that has let go of them reads them again.
+
+use std::sync::Arc;
+
+use staves_durable::read_kept;
+use staves_model::{Epoch, GroupId, Label};
+use staves_store::{KeptOn, PageKeeper, Unread};
+
+use super::NodeDisk;
+
+/// The pages of one group.
+struct GroupPages {
+    disk: Arc<NodeDisk>,
+    group: GroupId,
+}
+
+impl std::fmt::Debug for GroupPages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "GroupPages({})", self.group)
+    }
+}
+
+impl NodeDisk {
+    /// The pages of a group, for its member.
+    pub(crate) fn kept_on(self: &Arc<Self>, group: GroupId) -> KeptOn {
+        let disk = self.clone();
+        KeptOn {
+            keeper: Arc::new(GroupPages { disk, group }),
+            residency: self.residency.clone(),
+        }
+    }
+}
+
+impl PageKeeper for GroupPages {
+    fn keeps(&self, page: u32, join: Epoch, labels: &[Label]) -> bool {
+        self.disk.store.lock().keeps(self.group, page, join, labels)
+    }
+
+    fn read(&self, page: u32, join: Epoch, into: &mut [u8]) -> Result<(), Unread> {
+        let locate = || self.disk.store.lock().locate(self.group, page, join);
+        read_kept(locate, &self.disk.pages, into)
+    }
+
+    fn lost(&self, page: u32, why: Unread) {
+        let group = self.group;
+        let text = match why {
+            Unread::NotKept => format!("page {page} of group {group} is not on it, and was"),
+            Unread::Bad(why) => why,
+        };
+        self.disk.ends_process(&text)
+    }
+}
