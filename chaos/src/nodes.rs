@@ -37,6 +37,8 @@ const FOLDER_BYTES: &str = "size=12m";
 /// The same with what is on disk of pools, and the nodes' share for those.
 const FOLDER_BYTES_ON_DISK: &str = "size=300m";
 const DISK: &str = "96MiB";
+/// Little, so that pages come and go.
+const DISK_MEMORY: &str = "1MiB";
 /// Bits that are flipped at a time, each in another block.
 const FLIPS: usize = 200;
 /// The name of the memory that a node keeps blocks of files in.
@@ -176,7 +178,7 @@ impl Nodes {
             .arg("--data")
             .arg(self.data(at));
         if self.setup.on_disk {
-            command.args(["--disk", DISK]);
+            command.args(["--disk", DISK, "--disk-memory", DISK_MEMORY]);
         }
         if !founder {
             let others = (0..self.nodes.len()).filter(|other| *other != at);

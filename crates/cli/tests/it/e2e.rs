@@ -29,6 +29,7 @@ mod mount;
 mod mounting;
 mod nbd_tools;
 mod nfs;
+mod out_of_memory;
 mod readers;
 mod recovery;
 mod resting;

@@ -15,7 +15,10 @@ const BLOCKS: u64 = 2048;
 /// Nodes with a disk and the NBD door; its ports.
 pub(super) fn start(count: usize) -> (Cluster, Vec<u16>) {
     let ports = free_ports(count);
-    let before = |port: &u16| format!("export STAVES_DISK=96MiB STAVES_NBD=127.0.0.1:{port}");
+    let before = |port: &u16| {
+        // Little memory, so that pages come and go.
+        format!("export STAVES_DISK=96MiB STAVES_DISK_MEMORY=2MiB STAVES_NBD=127.0.0.1:{port}")
+    };
     let before: Vec<String> = ports.iter().map(before).collect();
     (Cluster::start_after(&before), ports)
 }
