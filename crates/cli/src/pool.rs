@@ -36,7 +36,7 @@ pub enum Pool {
         /// Medium of its bytes; on disk only of kind memory
         #[arg(long, value_enum, default_value = "ram")]
         medium: MediumName,
-        /// Memory that each node may give to it
+        /// Memory that each node may give to it; of a pool on disk, room on its disk
         #[arg(long, value_name = "SIZE")]
         memory: Size,
         /// Buckets: a power of two; if not given 64, for files 1024 (those of memory come with its regions)
@@ -61,7 +61,7 @@ pub enum Pool {
         /// One primary and so many copies
         #[arg(long)]
         scheme: Option<Scheme>,
-        /// Memory that each node may give to it
+        /// Memory that each node may give to it; of a pool on disk, room on its disk
         #[arg(long, value_name = "SIZE")]
         memory: Option<Size>,
         /// Do not ask where a scheme without copies or parity is to bear no loss any more
