@@ -92,3 +92,73 @@ fn labels_of_mut(labels: &mut [Label], columns: usize, page: u32) -> &mut [Label
     let at = page as usize * columns;
     labels.get_mut(at..at + columns).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use staves_model::{Epoch, PAGE_BYTES};
+    use staves_store::{Arena, Budget, EXTENT_BYTES, KeptOn, PageKeeper, Pages, Residency, Unread};
+
+    use super::*;
+
+    /// A disk that has every page with the label that it has in memory, and other bytes.
+    #[derive(Debug)]
+    struct Stale;
+
+    impl PageKeeper for Stale {
+        fn keeps(&self, _page: u32, _join: Epoch, _labels: &[Label]) -> bool {
+            true
+        }
+
+        fn read(&self, _page: u32, _join: Epoch, into: &mut [u8]) -> Result<(), Unread> {
+            into.fill(13);
+            Ok(())
+        }
+
+        fn lost(&self, page: u32, why: Unread) {
+            panic!("page {page}: {why}");
+        }
+    }
+
+    fn table() -> PageTable {
+        let on = KeptOn {
+            keeper: Arc::new(Stale),
+            residency: Arc::new(Residency::new(1)),
+        };
+        let arena = Arena::sparse(EXTENT_BYTES as u64).expect("memory");
+        let mut pages = Pages::on_disk(arena, Arc::new(Budget::new(1)), on, Epoch(1));
+        assert!(pages.reserve(1));
+        let mut table = PageTable::whole(pages, 1);
+        table.note_changes();
+        let label = Label {
+            epoch: Epoch(1),
+            seq: 5,
+        };
+        let installed = table.install(3, &[label], Some(&[7; PAGE_BYTES]));
+        installed.expect("it is reserved");
+        table
+    }
+
+    /// A page that a scrub found wrong was fetched again: it has the label of the one that the disk has.
+    #[test]
+    fn a_page_that_is_not_saved_stays_though_its_label_is_on_the_disk() {
+        let mut table = table();
+        let try_twice = |table: &mut PageTable, saved: Option<&PageSet>| {
+            table.let_go(9, saved) + table.let_go(9, saved)
+        };
+        assert_eq!(try_twice(&mut table, None), 0, "it changed");
+        let round = table.take_changed();
+        assert_eq!(try_twice(&mut table, Some(&round)), 0, "it is being saved");
+        assert_eq!(table.copy_out(3).expect("bytes")[0], 7);
+        assert_eq!(try_twice(&mut table, None), 1, "it was saved");
+    }
+
+    #[test]
+    fn a_page_of_a_former_member_that_was_not_saved_is_given_up() {
+        let mut table = table();
+        let gone = table.let_go_of_former(9) + table.let_go_of_former(9);
+        assert_eq!(gone, 1);
+        assert_eq!((table.label(3, 0), table.copy_out(3)), (UNWRITTEN, None));
+    }
+}
