@@ -319,7 +319,7 @@ mod tests {
             let meaning = line.rsplit(" | ").next().unwrap_or_default();
             assert!(meaning.len() > ". |".len(), "no meaning: {line}");
         }
-        let memory = "| `--memory <SIZE>` |  |  | Memory that each node may give to it. |";
+        let memory = "| `--memory <SIZE>` |  |  | Memory that each node may give to it";
         assert!(page.contains(memory), "a pool's, not a node's: {page}");
         assert!(page.contains("| `--memory <VALUE>` | `1GiB` | `STAVES_MEMORY` |"));
     }
