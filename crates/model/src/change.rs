@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::claims::Claim;
+pub use self::claims::{Claim, NodeDisks};
 pub use self::epochs::NewEpoch;
 pub(crate) use self::epochs::{is_source, sources};
 pub use self::holdings::NewHoldings;
@@ -218,6 +218,8 @@ pub enum Change {
         /// The session; another one goes on.
         session: u64,
     },
+    /// The disks of a running node are others than they were: one was added, is being emptied, or failed.
+    SetDisks(NodeDisks),
 }
 
 impl ClusterMap {
@@ -275,6 +277,7 @@ impl ClusterMap {
                 writer,
             } => self.attach_volume(*volume, *after, writer),
             Change::DetachVolume { volume, session } => self.detach_volume(*volume, *session),
+            Change::SetDisks(disks) => self.set_disks(disks),
             Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),

@@ -187,6 +187,11 @@ impl fmt::Display for ClusterId {
     }
 }
 
+impl Incarnation {
+    /// The life of a member that its node has no more; no node has it.
+    pub const NONE: Incarnation = Incarnation(0);
+}
+
 impl Epoch {
     /// The epoch after this one.
     pub fn next(self) -> Epoch {

@@ -49,7 +49,8 @@ pub mod units;
 
 pub use call::DirectoryCall;
 pub use change::{
-    Change, Claim, GroupStep, NAME_BYTES_MAX, NewEpoch, NewHoldings, NodeFacts, Outcome, Refusal,
+    Change, Claim, GroupStep, NAME_BYTES_MAX, NewEpoch, NewHoldings, NodeDisks, NodeFacts, Outcome,
+    Refusal,
 };
 pub use detector::{Detector, DetectorConfig, Evidence, Sign, whom_to_ping};
 pub use election_timer::{ElectionTimer, ElectionTimes, ElectionView, may_win};

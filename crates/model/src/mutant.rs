@@ -245,6 +245,7 @@ mutants! {
         LeastOfRestartedCounts = 1154,
         UnsavedLetGo = 1155,
         BadPagesClaimed = 1156,
+        GivenUpUnsaid = 1157,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

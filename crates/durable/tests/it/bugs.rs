@@ -13,6 +13,7 @@ fn planted_bugs_are_found() {
     };
     let pair = "storms::nothing_acknowledged_is_lost_by_a_pair";
     let three = "storms::nothing_acknowledged_is_lost_by_two_copies_of_three_nodes";
+    let swaps = "storms::nothing_acknowledged_is_lost_where_nodes_go_on_without_disks_that_failed";
     hunt(&[
         row(AnsweredAtHeld, pair, "LOST"),
         row(ConfirmedUnsynced, pair, "NOT HEALED"),
@@ -22,6 +23,7 @@ fn planted_bugs_are_found() {
         row(LeastOfRestartedCounts, pair, "UNABLE"),
         row(UnsavedLetGo, pair, "LOST"),
         row(BadPagesClaimed, three, "NOT HEALED"),
+        row(GivenUpUnsaid, swaps, "NOT HEALED"),
         row(PageBeforeJournal, pair, "NOT HEALED"),
     ]);
 }

@@ -126,7 +126,7 @@ impl Cluster {
         }
     }
 
-    fn tell_all(&mut self, group: GroupId) {
+    pub fn tell_all(&mut self, group: GroupId) {
         let entry = Arc::new(self.directory.groups[&group].clone());
         for at in 0..self.nodes.len() {
             if self.rough && self.rng.random_bool(0.1) {

@@ -65,6 +65,17 @@ impl Directory {
         life
     }
 
+    /// A member is not there any more, though its node runs: its entries have no life.
+    pub fn give_up(&mut self, group: GroupId, me: MemberId) {
+        let entry = self.groups.get_mut(&group).expect("a group");
+        let all = entry.members.iter_mut();
+        let all = all.chain(&mut entry.last_open.members).flatten();
+        for member in all.filter(|x| x.id == me) {
+            member.id.incarnation = Incarnation::NONE;
+            entry.revision.0 += 1;
+        }
+    }
+
     pub fn runs(&self, id: MemberId) -> bool {
         self.lives.get(&id.node.0) == Some(&id.incarnation)
     }

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 use rand::Rng;
 use staves_durable::{OpenedDisk, open};
-use staves_group::{DiskRoom, Member};
+use staves_group::{DiskRoom, Member, RecoveredMember};
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, GroupId, Incarnation, MemberId, NodeId, PAGE_BYTES, Time};
 use staves_store::{Arena, Budget, EXTENT_BYTES, KeptOn, Residency};
 
@@ -128,6 +129,56 @@ impl Cluster {
         node.disks += 1;
         node.files = Arc::new(new_files(node.id, node.disks, self.seed));
     }
+
+    /// A node goes on without the disk that it had: its members are given up, and the same life has others on an empty one.
+    pub fn swap_disk(&mut self, at: usize) {
+        let groups: Vec<GroupId> = self.directory.groups.keys().copied().collect();
+        let Some(life) = self.nodes[at].process.as_ref().map(|p| p.life) else {
+            return;
+        };
+        self.give_up(at, life, &groups);
+        let node = &mut self.nodes[at];
+        note(|| format!("node {} swaps its disk as {life}", node.id));
+        node.disks += 1;
+        node.files = Arc::new(new_files(node.id, node.disks, self.seed));
+        let opened = open(&node.files).expect("an empty disk");
+        node.process = Some(node.process(opened, life, &groups, self.now));
+        self.tell_map(at);
+    }
+
+    /// A node's member of a group is given up, and made anew, with nothing, on the same disk.
+    pub fn empty_member(&mut self, at: usize, group: GroupId) {
+        let Some(life) = self.nodes[at].process.as_ref().map(|p| p.life) else {
+            return;
+        };
+        self.give_up(at, life, &[group]);
+        let node = &mut self.nodes[at];
+        note(|| format!("node {} has {group} anew as {life}", node.id));
+        let Some(mut process) = node.process.take() else {
+            return;
+        };
+        // It goes before the other one comes.
+        process.members.remove(&group);
+        process.end(group);
+        let member = node.member(&process, group, None, self.now);
+        process.members.insert(group, member);
+        node.process = Some(process);
+        self.tell_map(at);
+    }
+
+    /// The directory takes a life's members for dead.
+    fn give_up(&mut self, at: usize, life: Incarnation, groups: &[GroupId]) {
+        if planted(Mutant::GivenUpUnsaid) {
+            return;
+        }
+        let me = MemberId::new(NodeId(self.nodes[at].id), life);
+        for group in groups {
+            self.directory.give_up(*group, me);
+            if self.rng.random_bool(0.5) {
+                self.tell_all(*group);
+            }
+        }
+    }
 }
 
 impl Node {
@@ -139,10 +190,8 @@ impl Node {
         groups: &[GroupId],
         now: Time,
     ) -> Process {
-        let id = MemberId::new(NodeId(self.id), life);
         let disk_room = Arc::new(DiskRoom::default());
         let arena = Arena::sparse(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
-        let budget = Arc::new(Budget::new(EXTENTS));
         let mut process = Process {
             life,
             members: BTreeMap::new(),
@@ -151,32 +200,44 @@ impl Node {
             under_way: None,
             disk_room,
             residency: Arc::new(Residency::new(RESIDENT_MAX)),
+            arena,
+            budget: Arc::new(Budget::new(EXTENTS)),
             failed: false,
             unread: Arc::default(),
         };
         for group in groups {
-            let (arena, budget) = (arena.clone(), budget.clone());
-            let keeper = Arc::new(Keeper {
-                group: *group,
-                store: process.store.clone(),
-                files: self.files.clone(),
-                unread: process.unread.clone(),
-            });
-            let residency = process.residency.clone();
-            let options = options(&process.disk_room, KeptOn { keeper, residency });
-            process.store.lock().begin(*group);
-            let member = match opened.members.remove(group) {
-                Some(recovered) => {
-                    let kept: Vec<_> = process.store.lock().kept_pages(*group).collect();
-                    let kept = &mut kept.into_iter();
-                    let member =
-                        Member::recover(options, *group, id, arena, budget, now, recovered, kept);
-                    member.expect("a member of a sound disk")
-                }
-                None => Member::new(options, *group, id, arena, budget),
-            };
+            let recovered = opened.members.remove(group);
+            let member = self.member(&process, *group, recovered, now);
             process.members.insert(*group, member);
         }
         process
+    }
+
+    /// A member of its process, as the disk has it, or an empty one.
+    fn member(
+        &self,
+        process: &Process,
+        group: GroupId,
+        recovered: Option<RecoveredMember>,
+        now: Time,
+    ) -> Member {
+        let id = MemberId::new(NodeId(self.id), process.life);
+        let (arena, budget) = (process.arena.clone(), process.budget.clone());
+        let keeper = Arc::new(Keeper {
+            group,
+            store: process.store.clone(),
+            files: self.files.clone(),
+            unread: process.unread.clone(),
+        });
+        let residency = process.residency.clone();
+        let options = options(&process.disk_room, KeptOn { keeper, residency });
+        process.store.lock().begin(group);
+        let Some(recovered) = recovered else {
+            return Member::new(options, group, id, arena, budget);
+        };
+        let kept: Vec<_> = process.store.lock().kept_pages(group).collect();
+        let kept = &mut kept.into_iter();
+        let member = Member::recover(options, group, id, arena, budget, now, recovered, kept);
+        member.expect("a member of a sound disk")
     }
 }

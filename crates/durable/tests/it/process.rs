@@ -13,7 +13,7 @@ use staves_disk::{Commit, Device, Journal};
 use staves_durable::{DiskFiles, DiskStore, OpenedDisk, SaveDriver, read_kept, room_of};
 use staves_group::{DiskRoom, Effects, Event, Member, Options};
 use staves_model::{Epoch, GroupId, Incarnation, Label, Time};
-use staves_store::{KeptOn, PageKeeper, Residency, Unread};
+use staves_store::{Arena, Budget, KeptOn, PageKeeper, Residency, Unread};
 
 /// Pages of a node that may be in memory: fewer than its groups have.
 pub const RESIDENT_MAX: u64 = 12;
@@ -42,6 +42,8 @@ pub struct Process {
     pub under_way: Option<Commit>,
     pub disk_room: Arc<DiskRoom>,
     pub residency: Arc<Residency>,
+    pub arena: Arc<Arena>,
+    pub budget: Arc<Budget>,
     /// Its disk has failed: it ends.
     pub failed: bool,
     /// A page that was let go of could not be read: nothing that followed from it may leave.
@@ -197,6 +199,16 @@ impl Process {
             .lock()
             .hand_over(out.records.drain(..), &mut append);
         self.failed |= handed.is_err();
+    }
+
+    /// A member is gone, with all that is kept of it.
+    pub fn end(&mut self, group: GroupId) {
+        let journal = &mut self.journal;
+        let mut append = |bytes: &[u8], frees: bool| match frees {
+            true => journal.append_reserved(bytes),
+            false => journal.append(bytes),
+        };
+        self.failed |= self.store.lock().end(group, &mut append).is_err();
     }
 
     pub fn note_room(&self) {

@@ -11,6 +11,8 @@ struct Weather {
     nodes: u64,
     width: usize,
     steps: u32,
+    /// Nodes go on without disks that they had.
+    swaps: bool,
 }
 
 /// Says which seed failed.
@@ -59,6 +61,9 @@ fn storm(seed: u64, weather: Weather) -> u64 {
 fn one_step(c: &mut Cluster, weather: Weather) {
     let at = c.rng.random_range(0..c.nodes.len());
     let group = GroupId(c.rng.random_range(1..=2));
+    if weather.swaps && c.rng.random_bool(0.02) && may_lose(c, at) {
+        return go_on_without(c, at, group);
+    }
     match c.rng.random_range(0..1000) {
         0..250 => c.write(group),
         250..600 => drop(c.deliver()),
@@ -102,6 +107,14 @@ fn one_step(c: &mut Cluster, weather: Weather) {
         996..998 => save_behind_a_write(c, group),
         998.. => c.tell_map(at),
         _ => {}
+    }
+}
+
+/// A node goes on without its disk, or without a member of its disk.
+fn go_on_without(c: &mut Cluster, at: usize, group: GroupId) {
+    match c.rng.random_bool(0.4) {
+        true => c.swap_disk(at),
+        false => c.empty_member(at, group),
     }
 }
 
@@ -178,6 +191,7 @@ const PAIR: Weather = Weather {
     nodes: 2,
     width: 2,
     steps: 1500,
+    swaps: false,
 };
 
 #[test]
@@ -192,6 +206,7 @@ fn nothing_acknowledged_is_lost_by_two_copies_of_three_nodes() {
         nodes: 3,
         width: 2,
         steps: 1500,
+        swaps: false,
     };
     let acked = storms(2_000_130, 20, weather);
     assert!(acked > 150, "{acked} writes");
@@ -203,6 +218,7 @@ fn nothing_acknowledged_is_lost_by_three_copies() {
         nodes: 4,
         width: 3,
         steps: 1500,
+        swaps: false,
     };
     let acked = storms(200, 15, weather);
     assert!(acked > 150, "{acked} writes");
@@ -214,7 +230,19 @@ fn nothing_acknowledged_is_lost_by_one_alone() {
         nodes: 1,
         width: 1,
         steps: 1000,
+        swaps: false,
     };
     let acked = storms(300, 20, weather);
+    assert!(acked > 150, "{acked} writes");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_where_nodes_go_on_without_disks_that_failed() {
+    let pair = Weather {
+        swaps: true,
+        ..PAIR
+    };
+    let three = Weather { nodes: 3, ..pair };
+    let acked = storms(3_000_001, 12, pair) + storms(4_000_001, 12, three);
     assert!(acked > 150, "{acked} writes");
 }

@@ -2,14 +2,17 @@
 //!
 //! A claim is a hint. One that the map has no use for changes nothing; one that it takes makes a member of the last open epoch
 //! a source again, in the node's new life. Only a further epoch lists that life, and before it is listed it serves nothing.
+//!
+//! The other way round a node that runs says which members it has no more, because their disk failed or is to be taken out: from then on
+//! they are of no life, which runs nowhere, as if the node had ended for them alone. A start of the node may claim them again.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 use super::epochs::sources;
-use super::outcome::{GROUPS_MAX, Refusal, too_many};
-use crate::ids::{DiskId, Epoch, GroupId, MemberId, NodeId};
+use super::outcome::{GROUPS_MAX, Outcome, Refusal, too_many};
+use crate::ids::{DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId};
 use crate::map::{ClusterMap, Group, Medium, Member, Node, whole_buckets};
 use crate::mutant::{Mutant, planted};
 
@@ -20,6 +23,20 @@ pub struct Claim {
     pub group: GroupId,
     /// The epoch to whose cut the member on disk stands.
     pub epoch: Epoch,
+}
+
+/// The disks of a running node, as they are now.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct NodeDisks {
+    /// The node.
+    pub node: NodeId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Bytes of pages that its disks take.
+    pub disk_bytes: u64,
+    /// The groups on disk whose members it has no more, each as of the epoch that was the newest then: another one may list a new member.
+    /// As many as there may be groups, at most.
+    pub gone: Vec<(GroupId, Epoch)>,
 }
 
 impl Claim {
@@ -61,6 +78,52 @@ impl ClusterMap {
                 x.id.incarnation = life;
                 group.revision = revision;
             }
+        }
+    }
+
+    /// Notes a node's disks as they are now, and takes its life from the members that are gone: the planner takes that for a death. In a later epoch
+    /// the same life may be listed again, as a joiner.
+    pub(super) fn set_disks(&mut self, disks: &NodeDisks) -> Result<Outcome, Refusal> {
+        let NodeDisks {
+            node,
+            incarnation,
+            disk_bytes,
+            ref gone,
+        } = *disks;
+        let me = MemberId::new(node, incarnation);
+        if gone.len() > GROUPS_MAX {
+            return Err(too_many("groups of a disk", GROUPS_MAX));
+        }
+        let entry = self.known_node(me.node)?;
+        if entry.incarnation != me.incarnation {
+            return Err(Refusal::OldIncarnation {
+                node: me.node,
+                incarnation: me.incarnation,
+                present: entry.incarnation,
+            });
+        }
+        let mut any = std::mem::replace(&mut entry.disk_bytes, disk_bytes) != disk_bytes;
+        let revision = self.revision.next();
+        for (group, epoch) in gone {
+            let known = self.groups.get_mut(group);
+            let Some(group) = known.filter(|group| group.epoch == *epoch) else {
+                continue;
+            };
+            let pool = self.pools.get(&group.pool);
+            if pool.is_none_or(|pool| pool.medium != Medium::Disk) {
+                continue;
+            }
+            let listed = group.members.iter_mut().flatten();
+            let all = listed.chain(group.last_open.members.iter_mut().flatten());
+            for x in all.filter(|x| x.id == me) {
+                x.id.incarnation = Incarnation::NONE;
+                group.revision = revision;
+                any = true;
+            }
+        }
+        match any {
+            true => self.moved(Outcome::Done),
+            false => Ok(Outcome::Unchanged),
         }
     }
 

@@ -250,3 +250,87 @@ fn a_claimed_life_gets_no_lease_before_it_is_listed() {
     open(&mut map, 1, 2).expect("newest");
     assert!(ask(&mut book, &map, 1501, 2));
 }
+
+/// A node tells of its disks, and of the groups whose members they have no more.
+fn disks(map: &ClusterMap, node: u64, disk_bytes: u64, gone: &[u32]) -> Change {
+    let epoch = group(map).epoch;
+    Change::SetDisks(NodeDisks {
+        node: NodeId(node),
+        incarnation: map.nodes[&NodeId(node)].incarnation,
+        disk_bytes,
+        gone: gone.iter().map(|id| (GroupId(*id), epoch)).collect(),
+    })
+}
+
+#[test]
+fn a_member_whose_disk_failed_is_dead_though_its_node_lives() {
+    let mut map = on_disk();
+    let change = disks(&map, 1, 1 << 30, &[1, 7]);
+    map.apply(None, &change).expect("its life");
+    let after = group(&map);
+    assert_eq!(map.nodes[&NodeId(1)].disk_bytes, 1 << 30);
+    assert_eq!((map.complete_sources_up(after), sources_up(&map)), (1, 1));
+    assert_eq!(after.tolerates(|id| map.runs(id)), Some(0));
+    assert_eq!(
+        after.revision, map.revision,
+        "what rests on it is decided anew"
+    );
+    assert_eq!(map.awaited_disks(after), [], "the other one has all");
+    assert_eq!(map.apply(None, &change), Ok(Outcome::Unchanged));
+    // The same life joins again, with nothing.
+    let next = next_epoch(&map, 1, &[(2, Some(1)), (1, None)]);
+    commit(&mut map, next).expect("no source any more");
+    open(&mut map, 1, 2).expect("newest");
+    assert_eq!(
+        map.complete_sources_up(group(&map)),
+        1,
+        "it is not filled yet"
+    );
+    // A word of the former epoch that comes late does not touch it.
+    assert_eq!(map.apply(None, &change), Ok(Outcome::Unchanged));
+    assert_eq!(sources_up(&map), 2);
+}
+
+#[test]
+fn a_failed_disk_that_is_there_again_at_a_start_is_claimed() {
+    let mut map = on_disk();
+    let change = disks(&map, 1, 0, &[1]);
+    map.apply(None, &change).expect("its life");
+    let life = restart(&mut map, 1, 1);
+    assert_eq!(group(&map).last_open.slot_of(life), Some(MemberSlot(0)));
+    assert_eq!(map.complete_sources_up(group(&map)), 2);
+    // Another epoch has opened since: the disk is an older one.
+    let change = disks(&map, 1, 0, &[1]);
+    map.apply(None, &change).expect("its life");
+    let next = next_epoch(&map, 1, &[(2, Some(1))]);
+    commit(&mut map, next).expect("one is kept");
+    open(&mut map, 1, 2).expect("newest");
+    let life = restart(&mut map, 1, 1);
+    assert_eq!(group(&map).last_open.slot_of(life), None);
+}
+
+#[test]
+fn disks_of_a_former_life_or_in_memory_change_nothing() {
+    let mut map = on_disk();
+    let stale = disks(&map, 1, 0, &[1]);
+    restart(&mut map, 1, 1);
+    let before = map.clone();
+    let refusal = refused(&mut map, &stale);
+    assert!(
+        matches!(refusal, Refusal::OldIncarnation { .. }),
+        "{refusal}"
+    );
+    assert_eq!(map, before);
+    let mut memory = create_disk_pool("disk", "1+1");
+    if let Change::CreatePool { medium, .. } = &mut memory {
+        *medium = Medium::Ram;
+    }
+    let mut map = in_pool(&memory);
+    start(&mut map, &[1, 2]);
+    let bytes = map.nodes[&NodeId(1)].disk_bytes;
+    let change = disks(&map, 1, bytes, &[1]);
+    assert_eq!(map.apply(None, &change), Ok(Outcome::Unchanged));
+    let many = vec![1; GROUPS_MAX + 1];
+    let change = disks(&map, 1, bytes, &many);
+    refused(&mut map, &change);
+}

@@ -42,7 +42,8 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::UnpinFiles { .. }
         | Change::CreateVolume { .. }
         | Change::AttachVolume { .. }
-        | Change::DetachVolume { .. } => false,
+        | Change::DetachVolume { .. }
+        | Change::SetDisks(_) => false,
     }
 }
 
@@ -97,7 +98,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 26);
+    assert_eq!(script.tried.len(), 27);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -181,6 +182,13 @@ fn volumes(script: &mut Script) {
     });
     let session = 1;
     script.make(Change::DetachVolume { volume, session });
+    let disk_bytes = 1 << 30;
+    script.make(Change::SetDisks(NodeDisks {
+        node,
+        incarnation,
+        disk_bytes,
+        gone: Vec::new(),
+    }));
 }
 
 fn files(script: &mut Script) {

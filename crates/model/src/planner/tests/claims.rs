@@ -1,6 +1,7 @@
 //! Groups on disk whose nodes start anew: what their disks have is kept, and waited for.
 
 use super::*;
+use crate::change::NodeDisks;
 
 /// `nodes` nodes, and a pool on disk with one group of two copies that is open on two of them.
 fn on_disk(nodes: u64) -> TestCluster {
@@ -190,4 +191,28 @@ fn a_group_in_memory_is_not_waited_for() {
     let groups = vec![GroupId(1)];
     assert_eq!(town.keep(&[]), [Change::MarkLost { groups }]);
     assert_eq!(town.map.awaited_disks(group(&town)), []);
+}
+
+/// One disk of several of a node: its members are dead, and the node, which has room on another one, is filled again.
+#[test]
+fn a_member_whose_disk_failed_is_filled_again_on_its_node() {
+    for slot in [0, 1] {
+        let mut town = on_disk(2);
+        let held = holders(&town);
+        let node = NodeId(held[slot]);
+        let gone = Change::SetDisks(NodeDisks {
+            node,
+            incarnation: town.map.nodes[&node].incarnation,
+            disk_bytes: town.map.nodes[&node].disk_bytes,
+            gone: vec![(GroupId(1), group(&town).epoch)],
+        });
+        town.change(&gone);
+        let said = town.keep(&[]);
+        let new = epochs_of(&said)[0].clone();
+        assert_eq!((new.members.len(), members_kept(&new)), (2, 1), "{new:?}");
+        town.settle();
+        town.check_at_rest();
+        assert_eq!(group(&town).tolerates(|id| town.map.runs(id)), Some(1));
+        assert_eq!(holders(&town).len(), 2);
+    }
 }
