@@ -16,7 +16,9 @@ use staves_net::{NetError, Options, Secret};
 use staves_node::config::Endpoint;
 use staves_node::group_state::GroupState;
 use staves_node::status::StatusReport;
-use staves_wire::admin::{GroupTarget, KeyRangeAnswer, NodeTarget, StatusAnswer};
+use staves_wire::admin::{
+    DiskAction, DiskChange, GroupTarget, KeyRangeAnswer, NodeTarget, StatusAnswer,
+};
 use staves_wire::service::Answer;
 use staves_wire::{ErrorCode, Message};
 use tokio::runtime::Runtime;
@@ -198,6 +200,23 @@ impl Cluster {
             false => Message::NodeStop(target),
         };
         done(&message, &self.ask_at(node, &message)?)
+    }
+
+    /// Has a node do something with one of its disks, which may take longer than a question: `by` then.
+    pub fn change_disk(
+        &self,
+        node: &Node,
+        folder: &str,
+        action: DiskAction,
+        by: Instant,
+    ) -> anyhow::Result<()> {
+        let message = Message::NodeDisk(DiskChange {
+            node: node.id,
+            folder: folder.to_owned(),
+            action,
+        });
+        let answer = self.ask_by(&node.native, &message, by);
+        done(&message, &answer?)
     }
 
     /// Returns true if this very node answers at its address, with any of its lives. Looks once, and briefly.

@@ -12,6 +12,7 @@ use staves_node::config::{Millis, Size};
 
 use crate::cache::Cache;
 use crate::config::Config;
+use crate::disk::Disk;
 use crate::files::Files;
 use crate::generate::Shell;
 use crate::group::Group;
@@ -58,6 +59,11 @@ pub enum Command {
     Node {
         #[command(subcommand)]
         command: Node,
+    },
+    /// Disks of nodes, for pools on disk
+    Disk {
+        #[command(subcommand)]
+        command: Disk,
     },
     /// Pools
     Pool {

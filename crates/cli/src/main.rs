@@ -29,6 +29,7 @@ mod args;
 mod cache;
 mod config;
 mod confirm;
+mod disk;
 mod explain;
 mod files;
 mod generate;
@@ -112,6 +113,7 @@ fn run(args: &CommandLine) -> anyhow::Result<()> {
         Command::Man { folder } => generate::man(folder.as_deref()),
         Command::Status { check, strict } => on(&|all| status::run(all, *check, *strict, out)),
         Command::Node { command } => on(&|all| node::run(all, command, out)),
+        Command::Disk { command } => on(&|all| disk::run(all, command, out)),
         Command::Pool { command } => on(&|all| pool::run(all, command, out)),
         Command::Cache { command } => on(&|all| cache::run(all, command, out)),
         Command::Memory { command } => on(&|all| memory::run(all, command, out)),

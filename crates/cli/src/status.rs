@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use staves_model::units::count;
+use staves_node::status::disks::disk_name;
 use staves_node::status::{
-    AgainFacts, DiskFacts, NodeFacts, NodeStatus, PoolStatus, State, StatusReport, full_name,
+    AgainFacts, DiskFacts, DiskState, NodeFacts, NodeStatus, PoolStatus, State, StatusReport,
+    full_name,
 };
 
 use staves_cli_common::cluster::Cluster;
@@ -41,8 +43,12 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
         }
     }
     for node in nodes {
-        if let Some(disk) = node.facts.as_ref().and_then(|facts| facts.disk) {
-            text += &format!("\n{}", of_disk(&full_name(nodes, node), &disk));
+        let disks = node.facts.as_ref().map(|facts| &facts.disks[..]);
+        let disks = disks.unwrap_or_default();
+        // Of one that failed there is a warning.
+        for disk in disks.iter().filter(|disk| disk.state != DiskState::Failed) {
+            let which = disk_name(&full_name(nodes, node), disk, disks.len());
+            text += &format!("\n{}", of_disk(&which, disk));
         }
     }
     for again in nodes
@@ -100,7 +106,7 @@ fn forgetful_voters(nodes: &[NodeStatus]) -> Option<String> {
 }
 
 /// A node's disk in a line.
-fn of_disk(name: &str, disk: &DiskFacts) -> String {
+fn of_disk(which: &str, disk: &DiskFacts) -> String {
     let (used, all) = (bytes(disk.used_bytes), bytes(disk.bytes));
     let taken = (disk.journal_taken_bytes * 100).checked_div(disk.journal_bytes);
     let took = disk.syncs_us.checked_div(disk.syncs);
@@ -108,8 +114,15 @@ fn of_disk(name: &str, disk: &DiskFacts) -> String {
         0 => String::new(),
         waiting => format!("; {} that nobody here serves", count(waiting, "bucket")),
     };
+    let state = match disk.state {
+        DiskState::Draining => {
+            format!("; it is being drained of {}", count(disk.buckets, "bucket"))
+        }
+        DiskState::Drained => "; it is drained, and may be taken out".to_owned(),
+        DiskState::Healthy | DiskState::Failed => String::new(),
+    };
     format!(
-        "the disk of {name} keeps {used} of {all}, with {} of them in memory; its journal is {} % full, {} took {} us each{waiting}",
+        "{which} keeps {used} of {all}, with {} of them in memory; its journal is {} % full, {} took {} us each{waiting}{state}",
         bytes(disk.in_memory_bytes),
         taken.unwrap_or(0),
         count(disk.syncs, "sync"),

@@ -1,16 +1,17 @@
-//! The disk of a node that has one: the journal's thread, the thread that saves pages, and the way of members' records between them.
+//! One disk of a node: the journal's thread, the thread that saves pages, and the way of members' records between them. [`Disks`](crate::disks::Disks) has all of them.
 //!
 //! Locks are taken in this order: a cell's, the recovered members', the store's, the journal's. The journal's thread holds none of its own while it tells cells what is durable.
 
 mod closed;
 mod error;
 mod facts;
+mod health;
 mod kept;
 mod wake;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -21,12 +22,13 @@ use staves_group::{DiskRoom, KeptPage, RecoveredMember};
 use staves_model::{GroupId, PAGE_BYTES};
 use staves_store::{Arena, Residency};
 use staves_wire::group::MemberRecord;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use self::closed::ClosedDisk;
-pub(crate) use self::closed::StartedDisk;
+pub(crate) use self::closed::{StartedDisk, create};
 pub use self::error::NodeDiskError;
-pub use self::facts::DiskFacts;
+pub use self::facts::{DiskFacts, DiskState};
+use self::health::Progress;
 use self::wake::SaverWake;
 
 /// With more of the journal's ring taken than one in so many parts, pages are saved until there is less.
@@ -37,14 +39,10 @@ const COPY_PART: u64 = 3;
 const COPY_AGAIN_PART: u64 = 8;
 /// If one in so many parts is free then.
 const COPY_SPARE_PART: u64 = 8;
-/// Two looks at the progress that lie further apart count as this.
-const LOOK_MAX: Duration = Duration::from_secs(1);
-/// A disk that syncs nothing for so long does not answer.
-const DOES_NOT_ANSWER: Duration = Duration::from_secs(8);
 /// The longest that a round of saving waits for the journal.
 const JOURNAL_WAIT: Duration = Duration::from_secs(10);
 
-/// The disk of a running node.
+/// A disk of a running node.
 pub(crate) struct NodeDisk {
     pub(crate) store: Mutex<DiskStore>,
     /// Records have become durable, or the journal has failed.
@@ -63,7 +61,14 @@ pub(crate) struct NodeDisk {
     folder: PathBuf,
     /// The group whose member let pages go last.
     pub(crate) hand: AtomicU32,
-    failed: watch::Sender<Option<String>>,
+    /// Members on it are brought elsewhere, and no further ones come.
+    draining: AtomicBool,
+    /// It has been taken out: its threads end.
+    closed: AtomicBool,
+    failed: OnceLock<String>,
+    ends_node: AtomicBool,
+    /// Woken when it fails.
+    failing: Arc<Notify>,
     /// Bytes of pages that it takes.
     page_bytes: u64,
     pub(crate) saver: Arc<SaverWake>,
@@ -73,28 +78,6 @@ pub(crate) struct NodeDisk {
     /// Since then buckets have taken no update.
     held_since: Mutex<Option<Instant>>,
     progress: Mutex<Progress>,
-}
-
-/// The progress of the journal, as it was looked at.
-#[derive(Default)]
-struct Progress {
-    synced: u64,
-    looked: Option<Instant>,
-    stands_still: Duration,
-}
-
-impl Progress {
-    /// The time for which it has stood still though it had something to do. One in which nobody looked, because the process stood still, hardly counts.
-    fn look(&mut self, now: Instant, synced: u64, is_busy: bool) -> Duration {
-        let since = self.looked.replace(now);
-        let since = since.map_or(Duration::ZERO, |since| now.duration_since(since));
-        let moved = std::mem::replace(&mut self.synced, synced) != synced;
-        match is_busy && !moved {
-            true => self.stands_still += since.min(LOOK_MAX),
-            false => self.stands_still = Duration::ZERO,
-        }
-        self.stands_still
-    }
 }
 
 impl std::fmt::Debug for NodeDisk {
@@ -107,7 +90,8 @@ impl NodeDisk {
     /// Of a disk whose journal is not driven yet, and that journal.
     fn new(
         closed: ClosedDisk,
-        memory: u64,
+        residency: Arc<Residency>,
+        failing: Arc<Notify>,
     ) -> Result<(Arc<NodeDisk>, DrivenJournal), NodeDiskError> {
         let ClosedDisk {
             opened,
@@ -125,7 +109,7 @@ impl NodeDisk {
         let places = u64::from((used + free).saturating_sub(spare));
         let page_bytes = places * PAGE_BYTES as u64;
         let disk = NodeDisk {
-            residency: Arc::new(Residency::new(memory.min(page_bytes) / PAGE_BYTES as u64)),
+            residency,
             arena: Arena::sparse(page_bytes).map_err(NodeDiskError::Arena)?,
             folder,
             hand: AtomicU32::new(0),
@@ -136,7 +120,11 @@ impl NodeDisk {
             table,
             recovered: Mutex::new(opened.members),
             copied_to: Mutex::default(),
-            failed: watch::Sender::new(None),
+            draining: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            failed: OnceLock::new(),
+            ends_node: AtomicBool::new(false),
+            failing,
             page_bytes,
             saver: Arc::default(),
             serves_since: Mutex::default(),
@@ -151,23 +139,32 @@ impl NodeDisk {
         Ok((Arc::new(disk), journal))
     }
 
-    /// A page that is needed cannot be had: nothing that follows from it may leave the process, which ends here. The next start looks at every page, and has
-    /// those that are not good filled from other nodes.
-    fn ends_process(&self, why: &str) -> ! {
-        // Whoever hears that it has failed may end the process first.
-        if let Err(error) = closed::suspect(&self.folder) {
-            tracing::error!(%error, "the disk cannot be marked as one to look at");
-        }
-        self.fail(why);
-        eprintln!(
-            "error: the disk of this node has failed: {why}; start the node again, and it looks at every page"
-        );
-        std::process::exit(1)
-    }
-
     /// Bytes of pages that it takes.
     pub(crate) fn page_bytes(&self) -> u64 {
         self.page_bytes
+    }
+
+    /// Its folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Extents that its members may still reserve.
+    pub(crate) fn free_extents(&self) -> u32 {
+        self.arena.free_extents()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_draining(&self, on: bool) {
+        self.draining.store(on, Ordering::Relaxed);
+    }
+
+    /// The groups of the members that a start has found, and that no bucket has taken over.
+    pub(crate) fn recovered(&self) -> Vec<GroupId> {
+        self.recovered.lock().keys().copied().collect()
     }
 
     /// Takes records of members.
@@ -235,7 +232,7 @@ impl NodeDisk {
 
     /// A member that the disk has cannot be used as things are: the node ends, and nothing of it is given up.
     pub(crate) fn give_back(&self, group: GroupId, why: &str) {
-        self.fail(&format!("group {group} on it cannot be used: {why}"));
+        self.end_node(&format!("group {group} on it cannot be used: {why}"));
     }
 
     /// The pages that are kept of a group's member.
@@ -288,54 +285,10 @@ impl NodeDisk {
         self.room.clone()
     }
 
-    /// Looks whether the journal gets on, now and then: one that stands still for long has a disk that does not answer.
-    pub(crate) fn look_at_progress(&self, now: Instant) {
-        let Some(journal) = self.journal.get() else {
-            return;
-        };
-        let (last, synced) = journal.look(|journal| (journal.last(), journal.synced()));
-        let stands_still = self.progress.lock().look(now, synced, synced < last);
-        if stands_still >= DOES_NOT_ANSWER {
-            self.fail("it has not answered for too long");
-        }
-    }
-
     pub(crate) fn note(&self, outcome: Result<(), JournalError>) {
         if let Err(error) = outcome {
             self.fail(&error.to_string());
         }
-    }
-
-    /// D-9: nothing is tried again. The node ends, and returns as another life.
-    pub(crate) fn fail(&self, why: &str) {
-        let first = self.failed.send_if_modified(|failed| {
-            let first = failed.is_none();
-            failed.get_or_insert_with(|| why.to_owned());
-            first
-        });
-        if first {
-            tracing::error!(%why, "the disk has failed: this node ends, and is to be started again");
-        }
-        self.synced.notify_all();
-        self.saver.wake();
-    }
-
-    /// Waits until it has failed, if there is one; the reason.
-    pub(crate) async fn fails(disk: Option<&Arc<NodeDisk>>) -> String {
-        let Some(disk) = disk else {
-            return std::future::pending().await;
-        };
-        let mut failed = disk.failed.subscribe();
-        let why = failed.wait_for(Option::is_some).await;
-        match why.ok().and_then(|why| why.clone()) {
-            Some(why) => why,
-            // The sender lives as long as the disk.
-            None => std::future::pending().await,
-        }
-    }
-
-    pub(crate) fn failure(&self) -> Option<String> {
-        self.failed.borrow().clone()
     }
 
     /// Waits until so many records of a group's member are durable.
@@ -350,7 +303,7 @@ impl NodeDisk {
         let mut store = self.store.lock();
         while store.synced_of(group) < records {
             if let Some(why) = self.failure() {
-                return Err(why);
+                return Err(why.to_owned());
             }
             if store.life_of(group) != life {
                 return Ok(false);

@@ -8,6 +8,7 @@
 
 mod calls;
 mod cell;
+mod disk_keeper;
 pub(crate) mod figures;
 mod lane;
 mod leases;
@@ -52,6 +53,7 @@ use self::services::{HostedService, ServiceOptions};
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
 use crate::disk::NodeDisk;
+use crate::disks::Disks;
 use crate::forward::NodeRouter;
 
 /// A bucket that holds nothing and is listed nowhere is given up after this; what it kept of a former
@@ -92,8 +94,8 @@ pub(crate) struct Host {
     /// Microseconds since 1970 at our clock's zero, for their numbers.
     lanes_began: u64,
     steps: AtomicU64,
-    /// The disk of the node, if it has one.
-    disk: Option<Arc<NodeDisk>>,
+    /// The disks of the node.
+    disks: Arc<Disks>,
 }
 
 /// A member that is to be made.
@@ -103,6 +105,9 @@ struct NewMember<'a> {
     budget: &'a Arc<Budget>,
     now: Time,
 }
+
+/// A bucket, and the disk that it keeps its bytes on, if it does.
+type PlacedBucket = (Box<dyn AnyBucket>, Option<Arc<NodeDisk>>);
 
 /// The options of buckets.
 #[derive(Clone, Debug)]
@@ -130,6 +135,8 @@ pub(crate) struct Routes {
     cells: Arc<BTreeMap<GroupId, Places>>,
     /// Stretches of regions that hold nothing or are being loaded, by their first groups.
     unwritten: Arc<BTreeMap<GroupId, Stretch>>,
+    /// Bytes of pages that the disks took then: budgets of pools rest on it.
+    disk_bytes: u64,
 }
 
 /// One group's cells on this node.
@@ -242,7 +249,7 @@ impl Host {
         peers: Peers,
         options: Options,
         services: Vec<HostedService>,
-        disk: Option<Arc<NodeDisk>>,
+        disks: Arc<Disks>,
     ) -> Host {
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
         let since_1970 = since_1970.map_or(0, |d| d.as_micros() as u64);
@@ -268,7 +275,7 @@ impl Host {
             heard: AtomicU64::new(0),
             fill_rate: AtomicU64::new(0),
             lane_clients: rand::random(),
-            disk,
+            disks,
         }
     }
 
@@ -293,9 +300,9 @@ impl Host {
         self.services.iter().find(|hosted| hosted.id == id)
     }
 
-    /// The disk of the node, if it has one.
-    pub(crate) fn disk(&self) -> Option<&Arc<NodeDisk>> {
-        self.disk.as_ref()
+    /// The disks of the node.
+    pub(crate) fn disks(&self) -> &Arc<Disks> {
+        &self.disks
     }
 
     /// The memory that all pools' pages come from.
@@ -359,7 +366,8 @@ impl Host {
     }
 
     fn routes_by(&self, old: &Routes, map: Arc<ClusterMap>) -> Routes {
-        if old.map.pools == map.pools {
+        let disk_bytes = self.disks.page_bytes();
+        if old.map.pools == map.pools && old.disk_bytes == disk_bytes {
             let (pools, cells) = (old.pools.clone(), old.cells.clone());
             let unwritten = old.unwritten.clone();
             return Routes {
@@ -368,6 +376,7 @@ impl Host {
                 pools,
                 cells,
                 unwritten,
+                disk_bytes,
             };
         }
         let each = map
@@ -395,17 +404,17 @@ impl Host {
             pools: Arc::new(pools),
             cells: Arc::new(cells),
             unwritten: Arc::new(unwritten),
+            disk_bytes,
             map,
         }
     }
 
-    /// Extents that the disk has for a pool, behind those of pools that are older: a page that was written always has its place.
+    /// Extents that the disks have for a pool, behind those of pools that are older: a page that was written always has its place.
     fn disk_extents(&self, pool: &Pool, map: &ClusterMap) -> u32 {
         let on_disk = |other: &&Pool| other.medium == Medium::Disk && other.id < pool.id;
         let taken = map.pools.values().filter(on_disk);
         let taken: u64 = taken.map(|other| other.node_budget_bytes).sum();
-        let bytes = self.disk.as_ref().map_or(0, |disk| disk.page_bytes());
-        let extents = bytes.saturating_sub(taken) / EXTENT_BYTES as u64;
+        let extents = self.disks.page_bytes().saturating_sub(taken) / EXTENT_BYTES as u64;
         u32::try_from(extents).unwrap_or(u32::MAX)
     }
 
@@ -479,8 +488,11 @@ impl Host {
     /// Makes the cell's bucket, unless it has one.
     fn found(&self, cell: &Cell, routes: &Routes, now: Time) {
         let mut state = cell.lock();
-        if state.bucket.is_none() {
-            state.bucket = self.bucket(cell.group, self.id_of(cell), routes, now);
+        if state.bucket.is_some() {
+            return;
+        }
+        if let Some((bucket, disk)) = self.bucket(cell.group, self.id_of(cell), routes, now) {
+            (state.bucket, state.disk) = (Some(bucket), disk);
         }
     }
 
@@ -491,7 +503,7 @@ impl Host {
         me: MemberId,
         routes: &Routes,
         now: Time,
-    ) -> Option<Box<dyn AnyBucket>> {
+    ) -> Option<PlacedBucket> {
         let pool = routes.map.groups.get(&group)?.pool;
         let pool = routes.map.pools.get(&pool)?;
         let service = self.service(pool.kind.service()?)?;
@@ -500,11 +512,14 @@ impl Host {
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::planner::START_EMPTY_AFTER);
-        let member = match pool.medium {
-            Medium::Ram => Member::new(options, group, me, self.arena.clone(), budget),
+        let (member, disk) = match pool.medium {
+            Medium::Ram => {
+                let arena = self.arena.clone();
+                (Member::new(options, group, me, arena, budget), None)
+            }
             Medium::Disk => {
                 options.journal = staves_store::Journal::Disk;
-                let disk = self.disk.as_ref()?;
+                let disk = self.disks.place(group)?;
                 options.disk_room = disk.room();
                 options.kept_on = Some(disk.kept_on(group));
                 let new = NewMember {
@@ -513,7 +528,8 @@ impl Host {
                     budget: &budget,
                     now,
                 };
-                self.member_on_disk(options, new)?
+                let member = member_on_disk(&disk, options, new)?;
+                (member, Some(disk))
             }
         };
         let mut bucket = (service.bucket)(&self.options.services, member);
@@ -521,67 +537,35 @@ impl Host {
         let epoch = Epoch(0);
         let mut nothing = BucketEffects::default();
         bucket.step(now, Event::Heard { epoch, clock }, &mut nothing);
-        Some(bucket)
+        Some((bucket, disk))
     }
 
-    /// A member as the disk has it, or a new one.
-    fn member_on_disk(&self, options: staves_group::Options, new: NewMember<'_>) -> Option<Member> {
-        let NewMember {
-            group,
-            me,
-            budget,
-            now,
-        } = new;
-        let disk = self.disk.as_ref()?;
-        let arena = disk.arena.clone();
-        if disk.failure().is_some() {
-            return None;
-        }
-        let Some(recovered) = disk.take_recovered(group) else {
-            return Some(Member::new(options, group, me, arena, budget.clone()));
-        };
-        let began = Instant::now();
-        let kept = &mut disk.kept_pages(group).into_iter();
-        let budget = budget.clone();
-        let recovered = Member::recover(options, group, me, arena, budget, now, recovered, kept);
-        match recovered {
-            Ok(member) => {
-                let (_, pages) = member.progress();
-                let ms = began.elapsed().as_millis() as u64;
-                tracing::info!(%group, epoch = %member.epoch(), pages, ms, "a bucket is back from the disk");
-                Some(member)
-            }
-            Err(error) => {
-                disk.give_back(group, &error.to_string());
-                None
-            }
-        }
-    }
-
-    /// Gives up what the disk has of groups that are no more; and, once `is_over`, of those that are served elsewhere. Until then they
+    /// Gives up what a disk has of groups that are no more, or whose member is on another one; and, once `is_over`, of those that are served elsewhere. Until then they
     /// may call it in, and it keeps the pages that have not changed; and one that waits for other disks may never see them again.
-    pub(crate) fn end_unwanted(&self, is_over: bool) {
+    pub(crate) fn end_unwanted(&self, disk: &Arc<NodeDisk>, is_over: bool) {
         let map = self.routes().map.clone();
         let (node, life) = (self.life.node, self.life.incarnation);
-        if let Some(disk) = self.disk.as_ref().filter(|_| map.is_up(node, life)) {
-            let wanted = |group| {
-                let group = map.groups.get(&group);
-                // Nobody else may ever have it again.
-                let waits = |g: &staves_model::Group| {
-                    !g.open || g.lost || map.complete_sources_up(g) < usize::from(g.m)
-                };
-                let kept = |g: &staves_model::Group| g.seats(node, DiskId::MEMORY) || waits(g);
-                group.is_some_and(|g| !is_over || kept(g))
-            };
-            disk.end_unwanted(wanted);
+        if !map.is_up(node, life) {
+            return;
         }
+        let wanted = |group| {
+            let home = self.disks.home(group);
+            let is_here = home.is_none_or(|home| Arc::ptr_eq(&home, disk));
+            let group = map.groups.get(&group);
+            // Nobody else may ever have it again.
+            let waits = |g: &staves_model::Group| {
+                !g.open || g.lost || map.complete_sources_up(g) < usize::from(g.m)
+            };
+            let kept =
+                |g: &staves_model::Group| (g.seats(node, DiskId::MEMORY) && is_here) || waits(g);
+            group.is_some_and(|g| !is_over || kept(g))
+        };
+        disk.end_unwanted(wanted);
     }
 
-    /// A bucket is given up: what the disk has of it goes.
+    /// A bucket is given up: what a disk has of it goes.
     fn end_on_disk(&self, cell: &Cell) {
-        if let Some(disk) = &self.disk {
-            disk.end(cell.group);
-        }
+        self.disks.end(cell.group);
     }
 
     /// Messages of the group protocol have come.
@@ -670,6 +654,7 @@ impl Host {
             state.idle_since = None;
             // A member on the disk that it has not taken over may be the last one there is.
             if state.bucket.take().is_some() {
+                state.disk = None;
                 self.end_on_disk(cell);
             }
         }
@@ -735,6 +720,43 @@ impl Host {
     }
 }
 
+/// A member as the disk has it, or a new one.
+fn member_on_disk(
+    disk: &Arc<NodeDisk>,
+    options: staves_group::Options,
+    new: NewMember<'_>,
+) -> Option<Member> {
+    let NewMember {
+        group,
+        me,
+        budget,
+        now,
+    } = new;
+    let arena = disk.arena.clone();
+    if disk.failure().is_some() {
+        return None;
+    }
+    let Some(recovered) = disk.take_recovered(group) else {
+        return Some(Member::new(options, group, me, arena, budget.clone()));
+    };
+    let began = Instant::now();
+    let kept = &mut disk.kept_pages(group).into_iter();
+    let budget = budget.clone();
+    let recovered = Member::recover(options, group, me, arena, budget, now, recovered, kept);
+    match recovered {
+        Ok(member) => {
+            let (_, pages) = member.progress();
+            let ms = began.elapsed().as_millis() as u64;
+            tracing::info!(%group, epoch = %member.epoch(), pages, ms, "a bucket is back from the disk");
+            Some(member)
+        }
+        Err(error) => {
+            disk.give_back(group, &error.to_string());
+            None
+        }
+    }
+}
+
 /// Runs what drives the buckets, until the tasks are aborted.
 pub(crate) fn drivers(
     host: Arc<Host>,
@@ -745,6 +767,7 @@ pub(crate) fn drivers(
         tokio::spawn(ticker::run_busy(host.clone())),
         tokio::spawn(bring_own_messages(host.clone())),
         tokio::spawn(leases::run(host.clone(), directory.clone())),
+        tokio::spawn(disk_keeper::run(host.clone(), directory.clone())),
         tokio::spawn(calls::run(host.calls.clone(), directory)),
     ]
 }

@@ -41,6 +41,7 @@ mod clock;
 pub mod config;
 pub mod cpu;
 mod disk;
+mod disks;
 mod door;
 mod drivers;
 mod entry;

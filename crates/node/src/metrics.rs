@@ -669,10 +669,7 @@ pub(crate) fn text(running: &Running) -> String {
         leader: running.directory_facts().leader,
         links: running.host.peers.stats(),
         pools,
-        disk: running
-            .host
-            .disk()
-            .map_or_else(DiskFacts::default, |disk| disk.facts()),
+        disk: DiskFacts::sum(&running.host.disks().facts()),
     };
     let mut page = String::new();
     for metric in METRICS {

@@ -6,6 +6,7 @@
 pub(crate) mod batch;
 mod cost;
 mod costly;
+mod disks;
 mod files;
 mod group;
 pub(crate) mod maps;
@@ -132,6 +133,7 @@ fn apart(running: &Arc<Running>, role: Role, request: Message, reply: Reply) {
         Message::NodeStopForced(target) => node_stop(running, target, true, reply),
         Message::NodeDrain(NodeTarget { node }) => drain(running, node, true, reply),
         Message::NodeResume(NodeTarget { node }) => drain(running, node, false, reply),
+        Message::NodeDisk(ask) => disks::change(running, ask, reply),
         other => unasked(&other, reply),
     }
 }

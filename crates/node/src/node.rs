@@ -17,6 +17,7 @@ use tokio::task::JoinHandle;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::disk::{NodeDisk, NodeDiskError};
+use crate::disks::{Disks, StartedDisks};
 use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
@@ -73,14 +74,14 @@ impl Node {
             reason: error.to_string(),
         })?;
         let nbd = NbdSocket::bind(&config).await?;
-        let mut disk = start::open_disk(&config)?;
+        let mut disks = start::open_disks(&config)?;
         let addresses = listeners.addresses(nbd.address());
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
         let identity = Identity::node(Who::default()).with_secrets(secrets);
         let liveness = Arc::new(Liveness::start()?);
         let links = DirectoryLinks::new(identity.clone(), liveness.handle());
-        let options = start::directory_options(&config, &told, disk.as_ref());
+        let options = start::directory_options(&config, &told, Some(&disks));
         let directory = liveness.open(options, DirectoryWay(links.clone())).await;
         let directory = directory?.map_err(|error| start::start_error(&config, error))?;
         let entry = Entry::new(&config, directory.cluster_of_folder().is_some());
@@ -111,8 +112,7 @@ impl Node {
                 return Err(error);
             }
         };
-        let owned = disk.as_mut().map(|disk| disk.own(life.cluster, life.node));
-        if let Some(Err(error)) = owned {
+        if let Err(error) = disks.own(life.cluster, life.node) {
             directory.stop().await;
             return Err(error.into());
         }
@@ -137,15 +137,12 @@ impl Node {
             witness,
             &directory,
             (doors, services),
-            disk.as_ref().map(|started| started.disk.clone()),
+            disks.disks.clone(),
         );
-        if let Some(disk) = disk {
-            host::saver::drive(&disk.disk, disk.journal, &now.host)
-                .map_err(NodeDiskError::Thread)?;
-        }
+        let open = drive(disks, &now)?;
         now.begin(&config.pool, &entry);
-        if let Some(disk) = now.host.disk() {
-            host::saver::start(disk, &now.host).map_err(NodeDiskError::Thread)?;
+        for disk in open {
+            host::saver::start(&disk, &now.host).map_err(NodeDiskError::Thread)?;
         }
         tasks.extend(now.drivers());
         let gets_on = liveness::gets_on(directory.clone(), now.host.clone());
@@ -215,7 +212,7 @@ impl Node {
     /// removed. Says why.
     pub async fn over(&self) -> StartError {
         let mut over = self.running.directory.over();
-        let disk_fails = NodeDisk::fails(self.running.host.disk());
+        let disk_fails = self.running.host.disks().over();
         tokio::select! {
             why = over.wait_for(Option::is_some) => match why.ok().and_then(|why| why.clone()) {
                 Some(why) => StartError::Over(why),
@@ -271,6 +268,15 @@ impl Drop for Node {
     }
 }
 
+/// Starts the threads of the journals.
+fn drive(disks: StartedDisks, running: &Running) -> Result<Vec<Arc<NodeDisk>>, NodeDiskError> {
+    let driven = disks.journals.into_iter().map(|(disk, journal)| {
+        host::saver::drive(&disk, journal, &running.host).map_err(NodeDiskError::Thread)?;
+        Ok(disk)
+    });
+    driven.collect()
+}
+
 /// Runs a node until `shutdown` ends or somebody asks the node to stop; then leaves in good order.
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> Result<(), StartError> {
     tokio::pin!(shutdown);
@@ -308,7 +314,7 @@ impl Running {
         witness: Witness,
         directory: &Directory,
         (doors, services): (OpenDoors, &[HostedService]),
-        disk: Option<Arc<NodeDisk>>,
+        disks: Arc<Disks>,
     ) -> Arc<Running> {
         let saw = witness.clone();
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
@@ -324,7 +330,7 @@ impl Running {
             peers,
             options,
             services.to_vec(),
-            disk,
+            disks,
         ));
         let transport = NodeTransport::new(&host, directory.clone(), witness.clone());
         let router = NodeRouter::new(

@@ -221,7 +221,7 @@ impl Running {
             stopping: self.is_stopping(),
             clients_refused: self.door.rejected.recent() + self.refused.recent(),
             pools: self.pool_facts(),
-            disk: host.disk().map(|disk| disk.facts()),
+            disks: host.disks().facts(),
         }
     }
 

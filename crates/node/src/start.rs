@@ -14,7 +14,8 @@ use staves_store::Budget;
 use tokio::net::TcpListener;
 
 use crate::config::{Config, ConfigError, Doors, Endpoint, Size};
-use crate::disk::{NodeDiskError, StartedDisk};
+use crate::disk::NodeDiskError;
+use crate::disks::StartedDisks;
 
 use self::first_pool::first_pool;
 pub(crate) use self::first_pool::{asked_first_pool, tell_differences};
@@ -250,23 +251,21 @@ pub(crate) fn forgets(config: &Config, votes: bool) -> Option<&'static str> {
     }
 }
 
-/// The disk of the configuration, if there is one, or one in its data folder.
-pub(crate) fn open_disk(config: &Config) -> Result<Option<StartedDisk>, StartError> {
-    let Some(data) = &config.data else {
-        return match config.disk.0 {
-            0 => Ok(None),
-            _ => Err(StartError::DiskWithoutFolder),
-        };
-    };
+/// The disks of the configuration and of its data folder.
+pub(crate) fn open_disks(config: &Config) -> Result<StartedDisks, StartError> {
+    if config.data.is_none() && config.disk.0 > 0 {
+        return Err(StartError::DiskWithoutFolder);
+    }
     let memory = config.disk_memory_bytes();
-    Ok(StartedDisk::open(data, config.disk.0, memory)?)
+    let data = config.data.as_deref();
+    Ok(StartedDisks::open(data, config.disk.0, memory)?)
 }
 
-/// The options of the directory, of a node whose disk has these members.
+/// The options of the directory, of a node whose disks have these members.
 pub(crate) fn directory_options(
     config: &Config,
     told: &Doors,
-    disk: Option<&StartedDisk>,
+    disks: Option<&StartedDisks>,
 ) -> Options {
     let ms = |m: crate::config::Millis| m.duration();
     let native = told.native.to_string();
@@ -283,10 +282,10 @@ pub(crate) fn directory_options(
             resp: told.resp.to_string(),
             admin: told.admin.to_string(),
             memory_bytes: config.memory.0,
-            disk_bytes: disk.map_or(0, |disk| disk.disk.page_bytes()),
+            disk_bytes: disks.map_or(0, |started| started.disks.page_bytes()),
         },
-        claims: disk.map_or_else(Vec::new, |disk| disk.claims.clone()),
-        claims_of: disk.and_then(|disk| disk.owner),
+        claims: disks.map_or_else(Vec::new, |started| started.claims.clone()),
+        claims_of: disks.and_then(|started| started.owner),
         first_changes: vec![first_pool(config)],
         times: Times {
             lease: ms(config.lease_ms),

@@ -15,7 +15,7 @@
 //! the directory has a leader. A node that is drained on request is only mentioned, as long
 //! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
-mod disks;
+pub mod disks;
 mod names;
 mod sentence;
 mod unheard;
@@ -33,12 +33,11 @@ use staves_model::{
 };
 use staves_store::EXTENT_BYTES;
 
-pub use crate::disk::DiskFacts;
-
 pub use self::names::full_name;
 pub use self::unheard::UnheardNode;
 pub(crate) use self::unopened::UnopenedGroups;
 pub use self::waits::{AwaitedDisks, WaitingBucket};
+pub use crate::disk::{DiskFacts, DiskState};
 
 /// The health of the cluster.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
@@ -96,8 +95,8 @@ pub struct NodeFacts {
     pub clients_refused: u64,
     /// Memory that the pools take of it.
     pub pools: Vec<PoolFacts>,
-    /// Its disk for pools, if it has one.
-    pub disk: Option<DiskFacts>,
+    /// Its disks for pools.
+    pub disks: Vec<DiskFacts>,
     /// Mounts that recently reported their use of a dataset.
     pub uses: Vec<UseFacts>,
     /// Blocks that it has others fetch again, because a node is gone.

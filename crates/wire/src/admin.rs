@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use staves_model::{Epoch, GroupId, HashSlot, Incarnation, Label, MemberSlot, NodeId, PoolId};
 
-use crate::codec::wire_struct;
+use crate::codec::{wire_enum, wire_struct};
 
 /// The cluster's state as the node sees it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,6 +17,30 @@ pub struct StatusAnswer {
 pub struct NodeTarget {
     /// The node.
     pub node: NodeId,
+}
+
+/// Has a node do something with one of its disks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DiskChange {
+    /// The node.
+    pub node: NodeId,
+    /// The disk's folder there, from the root.
+    pub folder: String,
+    /// The change that is asked for.
+    pub action: DiskAction,
+}
+
+/// A change of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DiskAction {
+    /// Make it, with so many bytes of pages, and use it.
+    Add(u64),
+    /// Bring what is on it elsewhere.
+    Drain,
+    /// Let it take buckets again.
+    Resume,
+    /// Take it out: it has nothing any more, or failed.
+    Remove,
 }
 
 /// A run of a pool's hash slots that a node holds.
@@ -133,6 +157,12 @@ wire_struct!(PageSum { page, labels, sum });
 
 wire_struct!(StatusAnswer { json });
 wire_struct!(NodeTarget { node });
+wire_struct!(DiskChange {
+    node,
+    folder,
+    action
+});
+wire_enum!(DiskAction { 0 => Add(bytes), 1 => Drain, 2 => Resume, 3 => Remove });
 wire_struct!(KeySpan {
     pool,
     first,

@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 11;
+pub const VERSION_MIN: u8 = 12;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -56,7 +56,8 @@ pub const VERSION_MIN: u8 = 11;
 /// 9. Where a secret is proven, all that follows is sealed: older versions do not seal.
 /// 10. Volumes: writes of a session, and what ends it. The map has them: older versions cannot read it.
 /// 11. Pools on disk: the map says so, and a node that starts names what its disk has. Older versions cannot read either.
-/// 12. A question to a region's bucket for the chunks that take up memory.
+/// 12. A question to a region's bucket for the chunks that take up memory. Disks of a node that runs are added, emptied and taken out, and fail by
+///     themselves; volumes have limits: older versions cannot read the directory's log and map.
 pub const VERSION_MAX: u8 = 12;
 
 /// More frames of this message follow.

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use staves_model::Revision;
 
 use crate::admin::{
-    GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer,
-    NodeTarget, StatusAnswer,
+    DiskChange, GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget,
+    KeyRangeAnswer, NodeTarget, StatusAnswer,
 };
 use crate::cache::{CacheStats, CacheStatsAnswer};
 use crate::codec::{DecodeError, Wire, decode_front};
@@ -227,6 +227,8 @@ messages! {
     91 GroupMend(GroupMend) "group-mend" Request Frame since 2;
     /// Stop its process in good order, whatever is lost by it. Answered by `Done`.
     92 NodeStopForced(NodeTarget) "node-stop-forced" Request Frame since 2;
+    /// Add one of its disks, empty it, or take it out. Answered by `Done`.
+    93 NodeDisk(DiskChange) "node-disk" Request Frame since 12;
 }
 
 impl Message {

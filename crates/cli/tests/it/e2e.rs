@@ -35,6 +35,7 @@ mod recovery;
 mod resting;
 mod scrub;
 mod secrets;
+mod several_disks;
 mod shed;
 mod small;
 mod states;

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use staves_disk::{DiskId, FileDevice};
 use staves_durable::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create_files, open};
 use staves_model::{Claim, ClusterId, NodeId};
+use staves_store::Residency;
+use tokio::sync::Notify;
 
 use super::{DrivenJournal, NodeDisk, NodeDiskError};
 
-/// The folder of a disk in the data folder.
-const FOLDER: &str = "disk";
 /// The file in it that says whose it is: the ids of the cluster, in hexadecimal digits, and of the node.
 const OWNER: &str = "owner";
 /// The file that is there if a page could not be read.
@@ -36,25 +36,22 @@ pub(super) fn suspect(folder: &Path) -> io::Result<()> {
     std::fs::File::open(folder)?.sync_all()
 }
 
+/// Makes a disk of so many bytes in a folder that is not there yet; the one around it is.
+pub(crate) fn create(folder: &Path, page_bytes: u64) -> Result<(), NodeDiskError> {
+    let sizes = DiskSizes::of(page_bytes);
+    let path = folder.display().to_string();
+    tracing::info!(%path, bytes = sizes.total(), "making a disk");
+    create_files(folder, sizes, DiskId(rand::random())).map_err(|reason| NodeDiskError::Create {
+        bytes: sizes.total(),
+        path,
+        reason,
+    })
+}
+
 impl ClosedDisk {
-    /// Opens the disk in a data folder, and makes one of so many bytes first if there is none and they are not 0. `None`: there is none.
-    pub(crate) fn open(data: &Path, page_bytes: u64) -> Result<Option<ClosedDisk>, NodeDiskError> {
-        let folder = data.join(FOLDER);
+    /// Opens the disk in a folder.
+    pub(crate) fn open(folder: PathBuf) -> Result<ClosedDisk, NodeDiskError> {
         let path = || folder.display().to_string();
-        if !folder.exists() {
-            if page_bytes == 0 {
-                return Ok(None);
-            }
-            let sizes = DiskSizes::of(page_bytes);
-            tracing::info!(path = %path(), bytes = sizes.total(), "making a disk");
-            let made = staves_directory::make_folder(data)
-                .and_then(|()| create_files(&folder, sizes, DiskId(rand::random())));
-            made.map_err(|reason| NodeDiskError::Create {
-                bytes: sizes.total(),
-                path: path(),
-                reason,
-            })?;
-        }
         let wrong = |reason| NodeDiskError::Open {
             path: path(),
             reason,
@@ -78,12 +75,12 @@ impl ClosedDisk {
             ms = began.elapsed().as_millis() as u64,
             "the disk is open"
         );
-        Ok(Some(ClosedDisk {
+        Ok(ClosedDisk {
             opened,
             files,
             owner,
             folder,
-        }))
+        })
     }
 
     /// The members that it has, for the directory.
@@ -133,13 +130,12 @@ fn owner_error(path: &Path, reason: String) -> NodeDiskError {
     NodeDiskError::Owner { path, reason }
 }
 
-/// Refuses the disk in a data folder if it is another node's, and marks it as this one's if it is nobody's yet.
+/// Refuses the disk in a folder if it is another node's, and marks it as this one's if it is nobody's yet.
 fn own(
-    data: &Path,
+    folder: &Path,
     theirs: Option<(ClusterId, NodeId)>,
     ours: (ClusterId, NodeId),
 ) -> Result<(ClusterId, NodeId), NodeDiskError> {
-    let folder = data.join(FOLDER);
     match theirs {
         Some(theirs) if theirs != ours => {
             let path = folder.display().to_string();
@@ -154,7 +150,7 @@ fn own(
         std::fs::write(&new, format!("{} {}\n", ours.0, ours.1.0))?;
         std::fs::File::open(&new)?.sync_all()?;
         std::fs::rename(&new, &path)?;
-        std::fs::File::open(&folder)?.sync_all()
+        std::fs::File::open(folder)?.sync_all()
     };
     write().map_err(|error: io::Error| owner_error(&path, error.to_string()))?;
     Ok(ours)
@@ -166,35 +162,29 @@ pub(crate) struct StartedDisk {
     pub(crate) journal: DrivenJournal,
     pub(crate) claims: Vec<Claim>,
     pub(crate) owner: Option<(ClusterId, NodeId)>,
-    data: PathBuf,
 }
 
 impl StartedDisk {
-    /// The disk in a data folder, made with so many bytes of pages if there is none and they are not 0.
-    /// `memory`: bytes of pages that may be in memory.
+    /// The disk in a folder. `residency`: of the pages of all disks that may be in memory; `failing` is woken when it fails.
     pub(crate) fn open(
-        data: &Path,
-        page_bytes: u64,
-        memory: u64,
-    ) -> Result<Option<StartedDisk>, NodeDiskError> {
-        let Some(closed) = ClosedDisk::open(data, page_bytes)? else {
-            return Ok(None);
-        };
+        folder: PathBuf,
+        residency: Arc<Residency>,
+        failing: Arc<Notify>,
+    ) -> Result<StartedDisk, NodeDiskError> {
+        let closed = ClosedDisk::open(folder)?;
         let (claims, owner) = (closed.claims(), closed.owner);
-        let (disk, journal) = NodeDisk::new(closed, memory)?;
-        let data = data.to_owned();
-        Ok(Some(StartedDisk {
+        let (disk, journal) = NodeDisk::new(closed, residency, failing)?;
+        Ok(StartedDisk {
             disk,
             journal,
             claims,
             owner,
-            data,
-        }))
+        })
     }
 
     /// Refuses a disk that is another node's, and marks one that is nobody's yet.
     pub(crate) fn own(&mut self, cluster: ClusterId, node: NodeId) -> Result<(), NodeDiskError> {
-        self.owner = Some(own(&self.data, self.owner, (cluster, node))?);
+        self.owner = Some(own(self.disk.folder(), self.owner, (cluster, node))?);
         Ok(())
     }
 }

@@ -47,6 +47,57 @@ pub enum NodeDiskError {
         /// The reason.
         reason: String,
     },
+    /// The list of disks cannot be read or written.
+    #[error("the list of disks {path} cannot be used: {reason}")]
+    List {
+        /// The file.
+        path: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The node keeps nothing.
+    #[error("this node has no data folder, which a disk needs: start it with --data")]
+    NoFolder,
+    /// The folder of a disk that is to be added.
+    #[error("no disk can be made in '{path}': {reason}")]
+    BadFolder {
+        /// It.
+        path: String,
+        /// The fault of it.
+        reason: &'static str,
+    },
+    /// There are too many.
+    #[error("this node has {most} disks, and may have no more")]
+    TooMany {
+        /// Their number.
+        most: usize,
+    },
+    /// There is no such disk.
+    #[error("this node has no disk '{path}': it has {known}")]
+    Unknown {
+        /// The folder that was given.
+        path: String,
+        /// Those that it has.
+        known: String,
+    },
+    /// There is no other.
+    #[error(
+        "'{path}' is the only disk of this node that takes buckets: add another one first, or drain the node"
+    )]
+    Only {
+        /// Its folder.
+        path: String,
+    },
+    /// It has buckets.
+    #[error(
+        "'{path}' still has {buckets} buckets, or the directory does not know yet that they have left: drain it, and wait until it is drained"
+    )]
+    Holds {
+        /// Its folder.
+        path: String,
+        /// Their number.
+        buckets: usize,
+    },
     /// There is no address space for its pages.
     #[error(transparent)]
     Arena(staves_store::MapError),

@@ -5,19 +5,54 @@ use staves_model::PAGE_BYTES;
 
 use super::NodeDisk;
 
-/// The disk of a node, as it stands.
+/// The state of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DiskState {
+    /// It is used.
+    #[default]
+    Healthy,
+    /// Its buckets are brought elsewhere.
+    Draining,
+    /// It has nothing any more, and may be taken out.
+    Drained,
+    /// It is not used: it failed, or could not be opened.
+    Failed,
+}
+
+impl DiskState {
+    /// The word for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            DiskState::Healthy => "healthy",
+            DiskState::Draining => "draining",
+            DiskState::Drained => "drained",
+            DiskState::Failed => "failed",
+        }
+    }
+}
+
+/// A disk of a node, as it stands.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskFacts {
+    /// Its folder.
+    pub folder: String,
+    /// Its state.
+    pub state: DiskState,
+    /// The reason why it failed; empty otherwise.
+    pub why: String,
+    /// Buckets on it.
+    pub buckets: u64,
     /// Bytes of pages that it takes.
     pub bytes: u64,
     /// Bytes of pages that it keeps, without those that are zero.
     pub used_bytes: u64,
-    /// Bytes of pages that may be in memory.
+    /// Bytes of pages that may be in memory, of all disks of the node.
     pub memory_bytes: u64,
-    /// Bytes of pages that are.
+    /// Bytes of pages that are, of all disks.
     pub in_memory_bytes: u64,
-    /// Pages that were read from it because they were needed, since the node's start.
+    /// Pages that were read because they were needed, of all disks, since the node's start.
     pub page_reads: u64,
     /// Bytes of its journal.
     pub journal_bytes: u64,
@@ -35,11 +70,47 @@ pub struct DiskFacts {
     pub held_ms: u64,
 }
 
+impl DiskFacts {
+    /// All disks of a node as if they were one.
+    pub fn sum(all: &[DiskFacts]) -> DiskFacts {
+        let sum = |of: fn(&DiskFacts) -> u64| all.iter().map(of).sum();
+        let most = |of: fn(&DiskFacts) -> u64| all.iter().map(of).max().unwrap_or(0);
+        DiskFacts {
+            buckets: sum(|disk| disk.buckets),
+            bytes: sum(|disk| disk.bytes),
+            used_bytes: sum(|disk| disk.used_bytes),
+            memory_bytes: most(|disk| disk.memory_bytes),
+            in_memory_bytes: most(|disk| disk.in_memory_bytes),
+            page_reads: most(|disk| disk.page_reads),
+            journal_bytes: sum(|disk| disk.journal_bytes),
+            journal_taken_bytes: sum(|disk| disk.journal_taken_bytes),
+            journal_written_bytes: sum(|disk| disk.journal_written_bytes),
+            syncs: sum(|disk| disk.syncs),
+            syncs_us: sum(|disk| disk.syncs_us),
+            waiting: sum(|disk| disk.waiting),
+            held_ms: most(|disk| disk.held_ms),
+            ..DiskFacts::default()
+        }
+    }
+}
+
 impl NodeDisk {
     /// As it stands now.
     pub(crate) fn facts(&self) -> DiskFacts {
+        let state = match self.failure() {
+            Some(_) => DiskState::Failed,
+            None if self.is_draining() => DiskState::Draining,
+            None => DiskState::Healthy,
+        };
+        let why = self.failure().map(str::to_owned);
+        let known = DiskFacts {
+            folder: self.folder().display().to_string(),
+            state,
+            why: why.unwrap_or_default(),
+            ..DiskFacts::default()
+        };
         let Some(journal) = self.journal.get() else {
-            return DiskFacts::default();
+            return known;
         };
         let waiting = self.recovered.lock().len() as u64;
         let (used, _) = self.store.lock().page_file().places();
@@ -60,6 +131,7 @@ impl NodeDisk {
             syncs_us: took.as_micros() as u64,
             waiting,
             held_ms: held.map_or(0, |held| held.as_millis() as u64),
+            ..known
         }
     }
 }

@@ -3,14 +3,15 @@
 //! never stepped by two threads at once.
 
 mod bodies;
+mod on_disk;
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
-use staves_group::{Effects, Event, Member};
-use staves_model::{DiskId, GroupId, MemberSlot, Time};
+use staves_group::Event;
+use staves_model::{DiskId, Epoch, GroupId, MemberSlot, Time};
 use staves_net::{InFlight, InFlightPart};
 use staves_service::{AnswerRef, AnyBucket, BucketEffects, OpHeader, Refused};
 use staves_wire::cache::Op;
@@ -20,6 +21,7 @@ use super::Host;
 use super::lane::Lane;
 use super::slab::Slab;
 use super::waiter::Waiter;
+use crate::disk::NodeDisk;
 use crate::native::batch::Batch;
 
 /// Most messages from a bucket to itself that one event may lead to. A leader that is also a member
@@ -38,6 +40,8 @@ pub(crate) struct Cell {
 /// The state that the lock guards.
 pub(crate) struct CellState {
     pub(crate) bucket: Option<Box<dyn AnyBucket>>,
+    /// The disk that the bucket keeps its bytes on, if it does.
+    pub(crate) disk: Option<Arc<NodeDisk>>,
     waiting: Slab<Waiter>,
     pub(crate) lane: Lane,
     out: BucketEffects,
@@ -70,6 +74,7 @@ impl Cell {
             disk,
             state: Mutex::new(CellState {
                 bucket: None,
+                disk: None,
                 waiting: Slab::default(),
                 lane,
                 out: BucketEffects::default(),
@@ -106,25 +111,6 @@ impl Cell {
         Batch::finish_all(finished);
     }
 
-    /// Does something to the bucket's member past its events, and what follows from it. False if there is none.
-    pub(crate) fn with_member(
-        self: &Arc<Self>,
-        host: &Host,
-        act: &mut dyn FnMut(&mut Member, &mut Effects),
-    ) -> bool {
-        let finished = {
-            let mut state = self.lock();
-            let CellState { bucket, out, .. } = &mut *state;
-            let Some(bucket) = bucket else {
-                return false;
-            };
-            act(bucket.member_to_save(), &mut out.effects);
-            state.settle(host, host.clock.now())
-        };
-        Batch::finish_all(finished);
-        true
-    }
-
     /// Something was changed past the bucket's events: it is looked after until it rests again.
     pub(crate) fn stir(self: &Arc<Self>, host: &Host) {
         if self.lock().wakes() {
@@ -153,11 +139,15 @@ impl Cell {
         Batch::finish_all(finished);
     }
 
-    /// Gives the bucket up, with its memory; who waits at it is sent elsewhere.
-    pub(crate) fn clear(&self) {
+    /// Gives the bucket up, with its memory; who waits at it is sent elsewhere. The epoch that it had come to.
+    pub(crate) fn clear(&self) -> Epoch {
+        let mut epoch = Epoch(0);
         let finished = {
             let mut state = self.lock();
-            state.bucket = None;
+            if let Some(bucket) = state.bucket.take() {
+                epoch = bucket.member().epoch();
+            }
+            state.disk = None;
             state.held = None;
             state.parity = false;
             let CellState { waiting, lane, .. } = &mut *state;
@@ -167,6 +157,7 @@ impl Cell {
                 .collect()
         };
         Batch::finish_all(finished);
+        epoch
     }
 }
 
@@ -302,7 +293,7 @@ impl CellState {
             }
         }
         if !self.out.effects.records.is_empty()
-            && let Some(disk) = host.disk()
+            && let Some(disk) = &self.disk
         {
             disk.hand_over(self.out.effects.records.drain(..));
         }

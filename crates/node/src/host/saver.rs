@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use staves_disk::{Committer, Device, PageFileError};
 use staves_durable::{DiskStore, SaveDriver, SaveError, save, strike};
-use staves_group::{Effects, Event, Member};
+use staves_group::{Effects, Member};
 use staves_model::GroupId;
 
 use super::Host;
@@ -69,7 +69,7 @@ fn tell(disk: &Weak<NodeDisk>, host: &Weak<Host>, outcome: Result<u64, &str>) {
     let (routes, now) = (host.routes(), host.clock.now());
     for (group, count) in told {
         for cell in routes.cells_of(group) {
-            cell.step(&host, now, Event::Synced(count));
+            cell.synced(&host, &disk, now, count);
         }
     }
     host.peers.flush();
@@ -94,7 +94,7 @@ fn look(disk: &Weak<NodeDisk>, host: &Weak<Host>, saved_all: &mut Instant) -> bo
     let Some(journal) = strong.journal.get() else {
         return false;
     };
-    if strong.failure().is_some() {
+    if strong.failure().is_some() || strong.is_closed() {
         return false;
     }
     let mut saver = Saver {
@@ -113,7 +113,7 @@ fn look(disk: &Weak<NodeDisk>, host: &Weak<Host>, saved_all: &mut Instant) -> bo
 }
 
 struct Saver<'a> {
-    disk: &'a NodeDisk,
+    disk: &'a Arc<NodeDisk>,
     host: &'a Arc<Host>,
 }
 
@@ -125,7 +125,7 @@ impl Saver<'_> {
             .lock()
             .get_or_insert_with(Instant::now)
             .elapsed();
-        self.host.end_unwanted(serves >= UNWANTED_KEPT);
+        self.host.end_unwanted(self.disk, serves >= UNWANTED_KEPT);
         note(strike(self, journal.synced()))?;
         self.disk.copy_forward()?;
         let is_late = !self.let_go() || saved_all.elapsed() >= SAVED_AFTER;
@@ -259,7 +259,7 @@ impl SaveDriver for Saver<'_> {
         let mut cells = routes.cells_of(group);
         cells
             .next()
-            .is_some_and(|cell| cell.with_member(self.host, act))
+            .is_some_and(|cell| cell.with_member(self.host, self.disk, act))
     }
 
     fn with_store<R>(&mut self, act: impl FnOnce(&mut DiskStore) -> R) -> R {

@@ -17,6 +17,7 @@ use super::Host;
 use super::services::SERVICES;
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::disks::StartedDisks;
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::witness::Witness;
 
@@ -56,7 +57,7 @@ pub(crate) fn host_and_directory(lease: Duration) -> (Arc<Host>, Directory) {
         peers,
         options,
         SERVICES.to_vec(),
-        None,
+        StartedDisks::open(None, 0, 0).expect("none").disks,
     ));
     let facts = testing::node_facts("n1", 1 << 30);
     let directory = Directory::open(staves_directory::Options::new(facts), Arc::new(Alone));

@@ -52,7 +52,7 @@ pub(crate) async fn run(host: Arc<Host>) {
             let rate = came as f64 / sampled.0.elapsed().as_secs_f64();
             host.fill_rate.store(rate as u64, Ordering::Relaxed);
             sampled = (Instant::now(), missing);
-            if let Some(disk) = host.disk() {
+            for disk in host.disks().open_ones() {
                 disk.look_at_progress(sampled.0);
             }
             if rest.begins(CpuTime::of_this_process().total()) {

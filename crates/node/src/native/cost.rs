@@ -51,6 +51,7 @@ pub(super) fn cost(of: Opcode) -> RequestCost {
         | Opcode::NodeStop
         | Opcode::NodeStopForced
         | Opcode::NodeDrain
+        | Opcode::NodeDisk
         | Opcode::NodeResume => RequestCost::Waits,
         Opcode::CacheStats
         | Opcode::Status

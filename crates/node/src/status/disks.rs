@@ -1,25 +1,50 @@
-//! Warnings of disks: a journal without room, and a disk that is nearly full.
+//! Warnings of disks: one that failed, a journal without room, and a disk that is nearly full.
 
 use staves_model::units::{bytes, count};
 
 use super::names::full_name;
 use super::{NodeStatus, StatusReport};
-use crate::disk::DiskFacts;
+use crate::disk::{DiskFacts, DiskState};
 
 /// Updates that waited for so long did not just wait for pages to be saved.
 const HELD_MS: u64 = 5_000;
 /// A disk with so many percent of its pages in use is warned of.
 const NEARLY_FULL: u64 = 85;
 
-/// The disks that hold writers up, or soon refuse them.
+/// The disks that are not used, hold writers up, or soon refuse them.
 pub(super) fn disks(report: &StatusReport) -> Vec<String> {
     let of = |node: &NodeStatus| {
-        let disk = node.facts.as_ref()?.disk?;
         let name = full_name(&report.nodes, node);
-        Some([held(&name, &disk), nearly_full(&name, &disk)])
+        let disks = node.facts.as_ref().map(|facts| &facts.disks[..]);
+        let disks = disks.unwrap_or_default();
+        let warnings = disks.iter().flat_map(|disk| {
+            let which = disk_name(&name, disk, disks.len());
+            [
+                failed(&which, disk),
+                held(&name, disk),
+                nearly_full(&which, disk),
+            ]
+        });
+        warnings.flatten().collect::<Vec<_>>()
     };
-    let all = report.nodes.iter().filter_map(of);
-    all.flatten().flatten().collect()
+    report.nodes.iter().flat_map(of).collect()
+}
+
+/// A disk as people know it: by its folder, where the node has several.
+pub fn disk_name(node: &str, disk: &DiskFacts, of: usize) -> String {
+    match of {
+        1 => format!("the disk of {node}"),
+        _ => format!("the disk {} of {node}", disk.folder),
+    }
+}
+
+fn failed(which: &str, disk: &DiskFacts) -> Option<String> {
+    (disk.state == DiskState::Failed).then(|| {
+        format!(
+            "{which} has failed, and is not used: {}; what it had is filled again from other nodes: 'staves disk remove' takes it out, and a node that starts tries it again",
+            disk.why
+        )
+    })
 }
 
 fn held(name: &str, disk: &DiskFacts) -> Option<String> {
@@ -51,12 +76,12 @@ fn held(name: &str, disk: &DiskFacts) -> Option<String> {
     })
 }
 
-fn nearly_full(name: &str, disk: &DiskFacts) -> Option<String> {
+fn nearly_full(which: &str, disk: &DiskFacts) -> Option<String> {
     let percent = (disk.used_bytes * 100).checked_div(disk.bytes)?;
     (percent >= NEARLY_FULL).then(|| {
         format!(
-            "the disk of {name} keeps {percent} % of the pages that it takes ({} of {}): writes that need further pages are refused once it is full (ENOSPC); \
-             add nodes with disks, or delete volumes",
+            "{which} keeps {percent} % of the pages that it takes ({} of {}): writes that need further pages are refused once it is full (ENOSPC); \
+             add disks ('staves disk add') or nodes with disks, or delete volumes",
             bytes(disk.used_bytes),
             bytes(disk.bytes),
         )
@@ -99,5 +124,26 @@ mod tests {
             "{text}"
         );
         assert_eq!(nearly_full("a", &DiskFacts::default()), None, "no disk");
+    }
+
+    #[test]
+    fn a_disk_that_failed_is_warned_of_by_its_folder() {
+        let disk = DiskFacts {
+            folder: "/mnt/b".into(),
+            state: DiskState::Failed,
+            why: "a sync failed".into(),
+            ..DiskFacts::default()
+        };
+        let which = disk_name("a", &disk, 2);
+        let text = failed(&which, &disk).expect("it failed");
+        assert!(
+            text.starts_with("the disk /mnt/b of a has failed"),
+            "{text}"
+        );
+        assert!(text.contains("a sync failed"), "{text}");
+        assert_eq!(disk_name("a", &disk, 1), "the disk of a");
+        let state = DiskState::Draining;
+        let disk = DiskFacts { state, ..disk };
+        assert_eq!(failed(&which, &disk), None);
     }
 }

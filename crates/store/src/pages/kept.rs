@@ -41,7 +41,7 @@ pub enum Unread {
 #[derive(Debug)]
 pub struct Residency {
     pages: AtomicU64,
-    max: u64,
+    max: AtomicU64,
     reads: AtomicU64,
 }
 
@@ -50,7 +50,7 @@ impl Residency {
     pub fn new(max: u64) -> Residency {
         Residency {
             pages: AtomicU64::new(0),
-            max,
+            max: AtomicU64::new(max),
             reads: AtomicU64::new(0),
         }
     }
@@ -62,7 +62,12 @@ impl Residency {
 
     /// The number that may be.
     pub fn max(&self) -> u64 {
-        self.max
+        self.max.load(Ordering::Relaxed)
+    }
+
+    /// Changes that number.
+    pub fn set_max(&self, max: u64) {
+        self.max.store(max, Ordering::Relaxed);
     }
 
     /// Pages that were read from the disk because they were needed.
@@ -72,23 +77,23 @@ impl Residency {
 
     /// Returns whether there are more in memory than may be: some are to be let go of.
     pub fn is_over(&self) -> bool {
-        self.pages() > self.max
+        self.pages() > self.max()
     }
 
     /// So many more than may be, and an eighth beyond.
     pub fn beyond(&self) -> u32 {
-        let most = self.max + self.max / 8;
+        let most = self.max() + self.max() / 8;
         u32::try_from(self.pages().saturating_sub(most)).unwrap_or(u32::MAX)
     }
 
     /// False if there are so many more that updates are to wait: what is in memory and not saved yet cannot go.
     pub fn admits(&self) -> bool {
-        self.pages() <= self.max + self.max / 4
+        self.pages() <= self.max() + self.max() / 4
     }
 
     /// The same of what is on its way already.
     pub fn takes_in(&self) -> bool {
-        self.pages() <= self.max + self.max / 2
+        self.pages() <= self.max() + self.max() / 2
     }
 
     fn add(&self, pages: u32) {

@@ -9,8 +9,8 @@ use staves_model::{
     Member, MemberId, MemberSlot, NodeId, PAGE_BYTES, PoolId, Revision, ServiceId, Time,
 };
 use staves_wire::admin::{
-    GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget, KeyRangeAnswer, KeySpan,
-    NodeTarget, PageSum, StatusAnswer,
+    DiskAction, DiskChange, GroupMend, GroupStateAnswer, GroupSums, GroupSumsAnswer, GroupTarget,
+    KeyRangeAnswer, KeySpan, NodeTarget, PageSum, StatusAnswer,
 };
 use staves_wire::cache::{CacheStats, CacheStatsAnswer, Condition, OwnedOp};
 use staves_wire::directory::*;
@@ -235,6 +235,16 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::NodeResume => Message::NodeResume(NodeTarget { node: rng.node() }),
         Opcode::NodeStop => Message::NodeStop(NodeTarget { node: rng.node() }),
         Opcode::NodeStopForced => Message::NodeStopForced(NodeTarget { node: rng.node() }),
+        Opcode::NodeDisk => Message::NodeDisk(DiskChange {
+            node: rng.node(),
+            folder: rng.text(),
+            action: match kind % 4 {
+                0 => DiskAction::Add(rng.next()),
+                1 => DiskAction::Drain,
+                2 => DiskAction::Resume,
+                _ => DiskAction::Remove,
+            },
+        }),
         Opcode::KeyRange => Message::KeyRange(NodeTarget { node: rng.node() }),
         Opcode::KeyRangeAnswer => Message::KeyRangeAnswer(KeyRangeAnswer {
             node: rng.node(),

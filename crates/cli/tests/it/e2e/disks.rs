@@ -58,14 +58,14 @@ fn content(block: u64, version: u64) -> Vec<u8> {
 }
 
 /// The versions of each block that were tried and answered.
-struct Versions {
+pub(super) struct Versions {
     tried: Vec<u64>,
     answered: Vec<u64>,
-    next: u64,
+    pub(super) next: u64,
 }
 
 impl Versions {
-    fn new() -> Versions {
+    pub(super) fn new() -> Versions {
         let none = vec![0; BLOCKS as usize];
         Versions {
             tried: none.clone(),
@@ -75,7 +75,7 @@ impl Versions {
     }
 
     /// Writes blocks until told to stop, or until the connection ends.
-    fn write_until(&mut self, client: &mut NbdClient, stop: &AtomicBool) {
+    pub(super) fn write_until(&mut self, client: &mut NbdClient, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             self.next += 1;
             let block = self.next.wrapping_mul(2_654_435_761) % BLOCKS;
@@ -91,7 +91,7 @@ impl Versions {
     }
 
     /// Each block is whole, and not older than what was answered.
-    fn check(&self, client: &mut NbdClient) {
+    pub(super) fn check(&self, client: &mut NbdClient) {
         for block in 0..BLOCKS {
             let bytes = client
                 .read(block * BLOCK, BLOCK as usize)
@@ -140,7 +140,7 @@ fn b8_all_nodes_are_killed_at_once_and_nothing_that_was_answered_is_lost() {
     let mut client = connect(ports[0]);
     versions.check(&mut client);
     cluster.wait_for("all is whole", 0, |s| {
-        let mut disks = nodes(s).map(|node| &node["facts"]["disk"]);
+        let mut disks = nodes(s).map(|node| &node["facts"]["disks"][0]);
         s["state"] == "healthy" && disks.any(|disk| disk["syncs"].as_u64() > Some(0))
     });
     let said = cluster.run(0, &["status"]).stdout;
@@ -186,7 +186,7 @@ fn a_bucket_that_waits_for_another_disk_holds_up_no_writer() {
     let disk = |status: &serde_json::Value| {
         let mut rows = nodes(status).filter(|node| node["native"] == native.as_str());
         rows.next()
-            .map_or_else(Default::default, |row| row["facts"]["disk"].clone())
+            .map_or_else(Default::default, |row| row["facts"]["disks"][0].clone())
     };
     cluster.wait_for("its bucket waits", 0, |s| disk(s)["waiting"] == 1);
     for args in [

@@ -38,7 +38,7 @@ fn disks(cluster: &Cluster, at: usize) -> Vec<serde_json::Value> {
     let said = cluster.run(at, &["status", "-o", "json"]);
     let status: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
     let nodes = status["nodes"].as_array().expect("nodes").iter();
-    let disks = nodes.map(|node| node["facts"]["disk"].clone());
+    let disks = nodes.map(|node| node["facts"]["disks"][0].clone());
     disks.collect()
 }
 
@@ -100,7 +100,7 @@ fn a_node_whose_pages_have_rotted_ends_and_is_mended_from_others() {
         let nodes = s["nodes"].as_array().map_or(&[][..], |nodes| nodes);
         nodes
             .iter()
-            .filter(|node| keeps(&node["facts"]["disk"]))
+            .filter(|node| keeps(&node["facts"]["disks"][0]))
             .count()
             == 2
     });
