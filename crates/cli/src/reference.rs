@@ -217,18 +217,16 @@ fn metrics() -> String {
         "# Metrics\n\nWhat `/metrics` on the admin door tells, in Prometheus's text format. Each is about the node that is asked.\n\n",
     );
     let rows = METRICS.iter().map(|metric| {
-        let labels = metric.labels().map(|(label, values)| {
-            let values: Vec<String> = values
-                .iter()
-                .map(|v| code(format!("{label}=\"{v}\"")))
-                .collect();
-            values.join(", ")
+        let labels = metric.labels().into_iter().flat_map(|(label, values)| {
+            let value = move |v| code(format!("{label}=\"{v}\""));
+            values.into_iter().map(value)
         });
+        let labels: Vec<String> = labels.collect();
         vec![
             code(metric.name),
             metric.kind.word().to_owned(),
             metric.unit.to_owned(),
-            labels.unwrap_or_default(),
+            labels.join(", "),
             metric.help.to_owned(),
         ]
     });

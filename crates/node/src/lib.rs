@@ -34,7 +34,7 @@
 //! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
 //! `gate`: costly requests, one at a time. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
-//! [`cpu`], [`resident`]: what the kernel counts.
+//! [`volumes`]: figures of block devices. [`cpu`], [`resident`]: what the kernel counts.
 
 mod admin;
 mod clock;
@@ -63,6 +63,7 @@ mod running;
 mod serve;
 mod start;
 pub mod status;
+pub mod volumes;
 mod witness;
 
 pub use host::services::{HostedService, SERVICES, ServiceOptions};

@@ -2,6 +2,7 @@
 //! reference are both made from it. Names are stable; what is asked for is counted then.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use staves_net::PeerStats;
@@ -11,6 +12,7 @@ use crate::door::state::DoorState;
 use crate::host::figures::Figures;
 use crate::running::Running;
 use crate::status::PoolFacts;
+use crate::volumes::{ServedVolume, VolumeOp, VolumeOpFigures};
 use staves_files_server::FilesPool;
 
 /// One metric of a node.
@@ -33,6 +35,8 @@ pub enum MetricKind {
     Counter,
     /// Goes up and down.
     Gauge,
+    /// Durations in buckets, each of which counts those below it too.
+    Histogram,
 }
 
 impl MetricKind {
@@ -41,19 +45,24 @@ impl MetricKind {
         match self {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         }
     }
 }
 
 impl Metric {
-    /// The label by which it is split, and the label's values (`NAME` for those of a cluster's pools or datasets); empty where it is one
-    /// number.
-    pub fn labels(&self) -> Option<(&'static str, Vec<&'static str>)> {
+    /// The labels by which it is split, each with its values (`NAME` for those of a cluster's pools, datasets or volumes); none
+    /// where it is one number.
+    pub fn labels(&self) -> Vec<(&'static str, Vec<&'static str>)> {
         match self.value {
-            Value::One(_) => None,
-            Value::By(label, parts) => Some((label, parts.iter().map(|(of, _)| *of).collect())),
-            Value::ByPool(_) => Some(("pool", vec!["NAME"])),
-            Value::ByDataset(_) => Some(("dataset", vec!["NAME"])),
+            Value::One(_) => Vec::new(),
+            Value::By(label, parts) => vec![(label, parts.iter().map(|(of, _)| *of).collect())],
+            Value::ByPool(_) => vec![("pool", vec!["NAME"])],
+            Value::ByDataset(_) => vec![("dataset", vec!["NAME"])],
+            Value::ByVolumeOp(_) | Value::VolumeSeconds => {
+                let ops = VolumeOp::ALL.map(VolumeOp::word).to_vec();
+                vec![("volume", vec!["NAME"]), ("op", ops)]
+            }
         }
     }
 }
@@ -65,6 +74,9 @@ enum Value {
     By(&'static str, &'static [(&'static str, Count)]),
     ByPool(fn(&PoolFacts) -> u64),
     ByDataset(fn(&Running) -> Vec<(String, u64)>),
+    ByVolumeOp(fn(&VolumeOpFigures) -> u64),
+    /// The time of requests, in histograms.
+    VolumeSeconds,
 }
 
 /// A node's state at one moment.
@@ -79,6 +91,7 @@ struct Scrape<'a> {
     /// Memory that the pools with buckets take.
     pools: Vec<PoolFacts>,
     disk: DiskFacts,
+    volumes: Vec<Arc<ServedVolume>>,
 }
 
 /// All metrics, in the order of the page.
@@ -157,6 +170,34 @@ pub const METRICS: &[Metric] = &[
                 ("write", |s| now(&s.running.nbd.written_bytes_total)),
             ],
         ),
+    },
+    Metric {
+        name: "staves_volume_requests_total",
+        kind: MetricKind::Counter,
+        unit: "requests",
+        help: "Requests of each volume that ended at this node's NBD door, with an error or without. A volume is listed once a client has opened it here, until it is deleted.",
+        value: Value::ByVolumeOp(VolumeOpFigures::requests_total),
+    },
+    Metric {
+        name: "staves_volume_bytes_total",
+        kind: MetricKind::Counter,
+        unit: "bytes",
+        help: "Bytes of those that were done: read, written, discarded or zeroed.",
+        value: Value::ByVolumeOp(|op| now(&op.bytes_total)),
+    },
+    Metric {
+        name: "staves_volume_errors_total",
+        kind: MetricKind::Counter,
+        unit: "requests",
+        help: "Those of them that ended with an error.",
+        value: Value::ByVolumeOp(|op| now(&op.errors_total)),
+    },
+    Metric {
+        name: "staves_volume_request_seconds",
+        kind: MetricKind::Histogram,
+        unit: "seconds",
+        help: "The time from when a request had come whole to when its answer was ready to be sent.",
+        value: Value::VolumeSeconds,
     },
     Metric {
         name: "staves_in_flight_bytes",
@@ -670,6 +711,7 @@ pub(crate) fn text(running: &Running) -> String {
         links: running.host.peers.stats(),
         pools,
         disk: DiskFacts::sum(&running.host.disks().facts()),
+        volumes: running.nbd.volumes.list(),
     };
     let mut page = String::new();
     for metric in METRICS {
@@ -704,12 +746,27 @@ impl Metric {
                 .try_for_each(|of| writeln!(page, "{name}{{pool=\"{}\"}} {}", of.pool, count(of))),
             Value::ByDataset(counts) => {
                 counts(scrape.running).iter().try_for_each(|(of, count)| {
-                    let of = of.replace('\\', "\\\\").replace('"', "\\\"");
-                    writeln!(page, "{name}{{dataset=\"{of}\"}} {count}")
+                    writeln!(page, "{name}{{dataset=\"{}\"}} {count}", escaped(of))
                 })
             }
+            Value::ByVolumeOp(count) => scrape.volumes.iter().try_for_each(|volume| {
+                let of = escaped(&volume.name);
+                VolumeOp::ALL.into_iter().try_for_each(|op| {
+                    let (word, count) = (op.word(), count(volume.figures.of(op)));
+                    writeln!(page, "{name}{{volume=\"{of}\",op=\"{word}\"}} {count}")
+                })
+            }),
+            Value::VolumeSeconds => scrape.volumes.iter().try_for_each(|volume| {
+                let of = escaped(&volume.name);
+                volume.figures.put_seconds(name, &of, page)
+            }),
         }
     }
+}
+
+/// A label's value, without what would end it.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"")
 }
 
 fn now(counter: &AtomicU64) -> u64 {

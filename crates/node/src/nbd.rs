@@ -6,13 +6,14 @@
 //! nothing that a former writer sent takes effect after it. A connection is a session: where a client connects anew, what its broken
 //! connection left on its way does not count any more.
 //!
-//! **Layout.** `negotiation`: the choice of a volume. `connection`: its requests; `replies`: on their way. `attachment`: sessions. `blocks`: bytes, through the router; `allocation`: which of them take up memory. The bytes of the
+//! **Layout.** `negotiation`: the choice of a volume. `connection`: its requests; `counted`: their memory and time; `replies`: on their way. `attachment`: sessions. `blocks`: bytes, through the router; `allocation`: which of them take up memory. The bytes of the
 //! protocol are `staves-nbd`'s.
 
 mod allocation;
 mod attachment;
 mod blocks;
 mod connection;
+mod counted;
 mod negotiation;
 mod replies;
 
@@ -121,6 +122,7 @@ impl Drop for NbdPlace {
 async fn accept(listener: TcpListener, door: Arc<NbdDoor>, mut phase: watch::Receiver<Phase>) {
     let mut connections = JoinSet::new();
     let sweeper = tokio::spawn(sweep(door.clone()));
+    let follower = tokio::spawn(follow(door.clone()));
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -145,6 +147,7 @@ async fn accept(listener: TcpListener, door: Arc<NbdDoor>, mut phase: watch::Rec
     drop(listener);
     while connections.join_next().await.is_some() {}
     sweeper.abort();
+    follower.abort();
 }
 
 /// Frees volumes that the directory takes for attached here, and that nobody here has.
@@ -153,6 +156,23 @@ async fn sweep(door: Arc<NbdDoor>) {
         tokio::time::sleep(SWEEP).await;
         if let Some(running) = door.entry.get() {
             door.attachments.sweep(running).await;
+        }
+    }
+}
+
+/// Drops the figures of volumes that are deleted.
+async fn follow(door: Arc<NbdDoor>) {
+    loop {
+        let Some(running) = door.entry.get() else {
+            tokio::time::sleep(SWEEP).await;
+            continue;
+        };
+        let mut map = running.directory.map();
+        let newest = map.borrow_and_update().clone();
+        door.state.volumes.follow(&newest);
+        // Looked at again without a change: a connection may have opened a volume by an older map.
+        if let Ok(Err(_)) = tokio::time::timeout(SWEEP, map.changed()).await {
+            return;
         }
     }
 }

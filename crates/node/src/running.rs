@@ -211,6 +211,7 @@ impl Running {
             fetching_again: self.files.fetching_again(),
             lacking: self.files.lacking(),
             away: self.files.away(),
+            volumes: self.nbd.volumes.facts(),
             budget_bytes: self.memory_bytes,
             reads: figures.counter("cache_reads"),
             hits: figures.counter("cache_hits"),

@@ -33,6 +33,7 @@ use staves_model::{
 };
 use staves_store::EXTENT_BYTES;
 
+pub use crate::volumes::VolumeFacts;
 pub use self::names::full_name;
 pub use self::unheard::UnheardNode;
 pub(crate) use self::unopened::UnopenedGroups;
@@ -105,6 +106,8 @@ pub struct NodeFacts {
     pub lacking: Vec<LackFacts>,
     /// Sources that give no answer to it, or to mounts that report to it.
     pub away: Vec<AwayFacts>,
+    /// Requests of volumes that it has served by NBD.
+    pub volumes: Vec<VolumeFacts>,
 }
 
 /// Memory that a pool takes of a node.

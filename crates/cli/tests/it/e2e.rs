@@ -40,6 +40,7 @@ mod shed;
 mod small;
 mod states;
 mod unread;
+mod volume_tools;
 mod volumes;
 mod written;
 

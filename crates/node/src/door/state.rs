@@ -7,6 +7,8 @@ use parking_lot::Mutex;
 use staves_net::Refusals;
 use staves_resp::ClientFacts;
 
+use crate::volumes::ServedVolumes;
+
 /// The door's counts and connections.
 #[derive(Debug, Default)]
 pub(crate) struct DoorState {
@@ -32,6 +34,8 @@ pub(crate) struct NbdState {
     pub(crate) connections_total: AtomicU64,
     pub(crate) rejected: Refusals,
     pub(crate) not_accepted: Refusals,
+    /// The volumes that were opened here.
+    pub(crate) volumes: ServedVolumes,
     pub(crate) reads_total: AtomicU64,
     pub(crate) writes_total: AtomicU64,
     pub(crate) read_bytes_total: AtomicU64,

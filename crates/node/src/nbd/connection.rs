@@ -20,11 +20,13 @@ use super::NbdDoor;
 use super::allocation::{EXTENTS_BYTES, EXTENTS_MAX};
 use super::attachment::Attachment;
 use super::blocks::{BlockError, PATIENCE, VolumeBytes};
+use super::counted::{TimedRequest, memory};
 use super::negotiation::{keep_alive, negotiate};
 use super::replies::{NbdReply, WRITE_MAX, write};
 use crate::door::Phase;
 use crate::door::state::NbdState;
 use crate::running::Running;
+use crate::volumes::ServedVolume;
 
 /// The time for a client's whole negotiation.
 const NEGOTIATION_MAX: Duration = Duration::from_secs(30);
@@ -56,10 +58,12 @@ pub(super) async fn serve(
         return Ok(());
     };
     let attachment = door.attachments.join(id, client);
+    let volume = door.state.volumes.open(&running.host.routes().map, id);
     let connection = NbdConnection {
         running: running.clone(),
         state: door.state.clone(),
         attachment: attachment.clone(),
+        volume,
         replies: transmission.replies(),
         blocks: VolumeBytes::new(running.clone(), id),
     };
@@ -74,6 +78,7 @@ struct NbdConnection {
     running: Arc<Running>,
     state: Arc<NbdState>,
     attachment: Arc<Attachment>,
+    volume: Arc<ServedVolume>,
     replies: Replies,
     blocks: VolumeBytes,
 }
@@ -285,20 +290,8 @@ impl NbdConnection {
         }
     }
 
-    /// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
     async fn memory(&self, bytes: usize) -> Option<InFlightPart> {
-        let in_flight = &self.running.in_flight;
-        let mut part = InFlightPart::of_request(in_flight.clone());
-        let found = async {
-            while !part.try_set_in_turn(bytes) {
-                // It gets in line; a disk has no use for an early refusal.
-                part.is_refused();
-                in_flight.room().await;
-            }
-        };
-        timeout(PATIENCE, found).await.ok()?;
-        part.waits_no_more();
-        Some(part)
+        memory(&self.running.in_flight, bytes).await
     }
 
     async fn answer(
@@ -308,7 +301,10 @@ impl NbdConnection {
         replies: &mpsc::Sender<NbdReply>,
     ) {
         let cookie = request.cookie;
-        if let Err(error) = self.execute(request, &mut reply).await {
+        let timed = TimedRequest::begin(&request.command);
+        let done = self.execute(request, &mut reply).await;
+        timed.end(&self.volume, done.is_ok());
+        if let Err(error) = done {
             let text = &error.text;
             tracing::debug!(error = %error.error, text, "an NBD request was not done");
             // Before the client hears of it: what it writes next belongs to another session.

@@ -11,7 +11,7 @@ use super::descriptors::{figure, page};
 use super::{Cluster, tool};
 
 /// Nodes with the NBD door; its ports.
-fn start(count: usize) -> (Cluster, Vec<u16>) {
+pub(super) fn start(count: usize) -> (Cluster, Vec<u16>) {
     // The flags are the same for all nodes: each takes the address that stands in its own environment.
     let ports = free_ports(count);
     let before: Vec<String> = ports
@@ -21,7 +21,7 @@ fn start(count: usize) -> (Cluster, Vec<u16>) {
     (Cluster::start_after(&before), ports)
 }
 
-fn make(cluster: &Cluster, scheme: &str, size: &str) {
+pub(super) fn make(cluster: &Cluster, scheme: &str, size: &str) {
     let pool = ["pool", "create", "memory", "--kind", "memory"];
     let made = cluster.run(
         0,

@@ -1,0 +1,62 @@
+//! What a request costs: memory of the node, and a place in its volume's figures.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use staves_nbd::NbdCommand;
+use staves_net::{InFlight, InFlightPart};
+use tokio::time::timeout;
+
+use super::blocks::PATIENCE;
+use crate::volumes::{ServedVolume, VolumeOp};
+
+/// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
+pub(super) async fn memory(in_flight: &Arc<InFlight>, bytes: usize) -> Option<InFlightPart> {
+    let mut part = InFlightPart::of_request(in_flight.clone());
+    let found = async {
+        while !part.try_set_in_turn(bytes) {
+            // It gets in line; a disk has no use for an early refusal.
+            part.is_refused();
+            in_flight.room().await;
+        }
+    };
+    timeout(PATIENCE, found).await.ok()?;
+    part.waits_no_more();
+    Some(part)
+}
+
+/// A request whose time is taken.
+pub(super) struct TimedRequest {
+    counts_as: Option<(VolumeOp, u64)>,
+    began: Instant,
+}
+
+impl TimedRequest {
+    /// Begins with a request that has come whole.
+    pub(super) fn begin(command: &NbdCommand) -> TimedRequest {
+        TimedRequest {
+            counts_as: kind(command),
+            began: Instant::now(),
+        }
+    }
+
+    /// Counts it, once it was done or refused.
+    pub(super) fn end(&self, volume: &ServedVolume, is_ok: bool) {
+        if let Some((op, bytes)) = self.counts_as {
+            let figures = volume.figures.of(op);
+            figures.done(bytes, self.began.elapsed(), is_ok);
+        }
+    }
+}
+
+/// The figure that a request counts for, and its bytes.
+fn kind(command: &NbdCommand) -> Option<(VolumeOp, u64)> {
+    match command {
+        NbdCommand::Read { len, .. } => Some((VolumeOp::Read, u64::from(*len))),
+        NbdCommand::Write { bytes, .. } => Some((VolumeOp::Write, bytes.len() as u64)),
+        NbdCommand::WriteZeroes { len, .. } => Some((VolumeOp::Zero, u64::from(*len))),
+        NbdCommand::Trim { len, .. } => Some((VolumeOp::Discard, u64::from(*len))),
+        NbdCommand::Flush => Some((VolumeOp::Flush, 0)),
+        NbdCommand::Cache { .. } | NbdCommand::BlockStatus { .. } | NbdCommand::Disconnect => None,
+    }
+}
