@@ -71,6 +71,23 @@ pub fn answer<T: Serialize>(
     }
 }
 
+/// Writes one of many answers: a line of JSON, or what `table` makes of it. False if nobody reads them any more.
+pub fn next_answer<T: Serialize>(
+    format: Format,
+    value: &T,
+    table: impl FnOnce(&T) -> String,
+) -> anyhow::Result<bool> {
+    let text = match format {
+        Format::Json => serde_json::to_string(value)?,
+        Format::Table => harmless(&table(value)),
+    };
+    let mut out = std::io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        result => written(result).map(|()| true),
+    }
+}
+
 /// Puts a warning beside an answer. Programs have nothing to read on stderr but an error.
 pub fn warn(format: Format, answer: &mut serde_json::Value, warning: String) {
     match format {

@@ -1,5 +1,8 @@
 //! `staves volume`: block devices, as NBD serves them.
 
+mod rates;
+mod top;
+
 use clap::Subcommand;
 use serde_json::json;
 use staves_client::VolumeStat;
@@ -7,6 +10,7 @@ use staves_model::Scheme;
 use staves_model::policy::too_few_nodes;
 use staves_node::config::Size;
 
+use self::top::TopOptions;
 use crate::confirm::confirm;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::Format;
@@ -53,11 +57,14 @@ pub enum VolumeCommand {
         /// Its name
         name: String,
     },
+    /// Requests and bytes each second, and their times, of each volume over all nodes: round after round
+    Top(TopOptions),
 }
 
 pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
+        VolumeCommand::Top(options) => top::run(session, options, out),
         VolumeCommand::Create { name, size, pool } => {
             session.check_regions(pool)?;
             let stat = session.wait(client.create_volume(pool, name, size.0))?;
@@ -125,14 +132,6 @@ fn print_result(
 
 fn as_json(stat: &VolumeStat) -> serde_json::Value {
     let region = &stat.region;
-    let writer = stat.writer.as_ref().map(|writer| {
-        json!({
-            "client": writer.client,
-            "node": writer.node.0,
-            "node_name": stat.node,
-            "node_up": stat.node.is_some(),
-        })
-    });
     json!({
         "volume": region.name,
         "pool": region.pool,
@@ -140,9 +139,20 @@ fn as_json(stat: &VolumeStat) -> serde_json::Value {
         "size_bytes": region.size_bytes,
         "capacity_bytes": region.capacity_bytes,
         "session": stat.session,
-        "attached_to": writer,
+        "attached_to": writer_json(stat),
         "lost_groups": region.lost.iter().map(|group| group.0).collect::<Vec<_>>(),
         "groups": region.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
+    })
+}
+
+fn writer_json(stat: &VolumeStat) -> Option<serde_json::Value> {
+    stat.writer.as_ref().map(|writer| {
+        json!({
+            "client": writer.client,
+            "node": writer.node.0,
+            "node_name": stat.node,
+            "node_up": stat.node.is_some(),
+        })
     })
 }
 

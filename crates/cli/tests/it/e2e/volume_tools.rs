@@ -1,6 +1,7 @@
 //! The tools of those who run volumes: figures, rates, limits and checks, with real nodes.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use staves_testkit::nbd::NbdClient;
@@ -73,4 +74,88 @@ fn a_node_counts_the_requests_of_each_volume_until_it_is_deleted() {
     let deleted = cluster.run(0, &["volume", "delete", "disk", "--yes"]);
     assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
     until_page(&cluster, 0, |text| !text.contains("volume=\"disk\""));
+}
+
+/// The rounds of `volume top` as JSON.
+fn rounds(printed: &str) -> Vec<serde_json::Value> {
+    let lines = printed.lines();
+    let parsed = lines.map(|line| serde_json::from_str(line).expect("a line of JSON"));
+    parsed.collect()
+}
+
+#[test]
+fn top_shows_what_volumes_do_through_all_nodes_and_names_who_is_away() {
+    let (mut cluster, ports) = start(3);
+    make(&cluster, "1+1", "8MiB");
+    let idle = ["volume", "create", "idle", "--size", "1MiB"];
+    assert_eq!(cluster.run(0, &idle).code, Some(0));
+    let ended = AtomicBool::new(false);
+    let (top, of_one) = std::thread::scope(|scope| {
+        for (i, port) in ports[1..].iter().enumerate() {
+            let (ended, mut client) = (&ended, connect(*port));
+            scope.spawn(move || {
+                while !ended.load(Ordering::Relaxed) {
+                    // The second one is a reader.
+                    let done = match i {
+                        0 => client.write(0, &[1; 4096]),
+                        _ => client.read(0, 8192).map(drop),
+                    };
+                    done.expect("it is served");
+                }
+            });
+        }
+        let top = "volume top --interval 300ms --count 3 -o json".split(' ');
+        let top = cluster.run(0, &top.collect::<Vec<_>>());
+        let of_one = cluster.run(0, &["volume", "top", "disk", "--count", "1"]);
+        ended.store(true, Ordering::Relaxed);
+        (top, of_one)
+    });
+    assert_eq!(top.code, Some(0), "{}", top.stderr);
+    let rounds_seen = rounds(&top.stdout);
+    assert_eq!(rounds_seen.len(), 3, "{}", top.stdout);
+    let last = &rounds_seen[2];
+    let number = |name: &str| last["volumes"][0][name].as_f64().unwrap_or(-1.0);
+    assert_eq!(last["volumes"][0]["volume"], "disk");
+    let (reads, writes) = (number("reads_per_second"), number("writes_per_second"));
+    assert!(reads > 1.0 && writes > 1.0, "{last}");
+    let near = |a: f64, b: f64| (a - b).abs() < 1.0;
+    assert!(
+        near(number("written_bytes_per_second"), writes * 4096.0),
+        "{last}"
+    );
+    assert!(
+        near(number("read_bytes_per_second"), reads * 8192.0),
+        "{last}"
+    );
+    for kind in ["read", "write"] {
+        let (p50, p99) = (format!("{kind}_p50_seconds"), format!("{kind}_p99_seconds"));
+        assert!(number(&p50) > 0.0 && number(&p50) <= number(&p99), "{last}");
+    }
+    assert!(
+        last["volumes"][0]["attached_to"]["node"].is_number(),
+        "{last}"
+    );
+    assert_eq!(last["volumes"][1]["reads_per_second"], 0.0, "{last}");
+    assert_eq!(
+        last["volumes"][1]["read_p50_seconds"],
+        serde_json::Value::Null
+    );
+    assert_eq!(last["absent"], serde_json::json!([]));
+    assert!(
+        of_one.stdout.contains("disk") && !of_one.stdout.contains("idle"),
+        "{}",
+        of_one.stdout
+    );
+    cluster.end(2, "-KILL");
+    let after = cluster.run(0, &["volume", "top", "--count", "2", "-o", "json"]);
+    assert_eq!(after.code, Some(0), "{}", after.stderr);
+    let rounds_after = rounds(&after.stdout);
+    let named = |round: &serde_json::Value| round["absent"][0]["node_name"].is_string();
+    assert!(
+        rounds_after.len() == 2 && rounds_after.iter().all(named),
+        "{}",
+        after.stdout
+    );
+    let unknown = cluster.run(0, &["volume", "top", "no", "--count", "1"]);
+    assert_eq!(unknown.code, Some(3), "{}", unknown.stderr);
 }
