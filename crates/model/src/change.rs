@@ -37,6 +37,7 @@ use crate::ids::{ClusterId, GroupId, Incarnation, NodeId, PoolId, RegionId, Revi
 use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
 use crate::region::{Volume, VolumeWriter};
 use crate::scheme::Scheme;
+use crate::volume_limit::VolumeLimit;
 
 /// A change that somebody proposes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -220,6 +221,13 @@ pub enum Change {
     },
     /// The disks of a running node are others than they were: one was added, is being emptied, or failed.
     SetDisks(NodeDisks),
+    /// Limits what a volume's clients may do each second, from now on.
+    LimitVolume {
+        /// The volume.
+        name: String,
+        /// The limit; `None` for none.
+        limit: Option<VolumeLimit>,
+    },
 }
 
 impl ClusterMap {
@@ -236,12 +244,8 @@ impl ClusterMap {
     ) -> Result<Outcome, Refusal> {
         self.check_expected(expected, change)?;
         match change {
-            Change::Bootstrap { cluster } => return self.bootstrap(*cluster),
-            _ if self.cluster == ClusterId(0) => return Err(Refusal::NotBootstrapped),
-            _ => {}
-        }
-        match change {
-            Change::Bootstrap { .. } => unreachable!("handled above"),
+            Change::Bootstrap { cluster } => self.bootstrap(*cluster),
+            _ if self.cluster == ClusterId(0) => Err(Refusal::NotBootstrapped),
             Change::NodeUp { .. } => self.node_up(change),
             Change::NodeDown { node, incarnation } | Change::NodeLeft { node, incarnation } => {
                 self.set_state(*node, *incarnation, NodeState::Down)
@@ -278,6 +282,7 @@ impl ClusterMap {
             } => self.attach_volume(*volume, *after, writer),
             Change::DetachVolume { volume, session } => self.detach_volume(*volume, *session),
             Change::SetDisks(disks) => self.set_disks(disks),
+            Change::LimitVolume { name, limit } => self.limit_volume(name, *limit),
             Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),

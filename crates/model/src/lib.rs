@@ -46,6 +46,7 @@ mod stop_book;
 pub mod testing;
 mod time;
 pub mod units;
+mod volume_limit;
 
 pub use call::DirectoryCall;
 pub use change::{
@@ -81,3 +82,4 @@ pub use silence::Silences;
 pub use stop_book::{OwnStop, StopBook, StopReply, StopState, StopTimes};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;
+pub use volume_limit::{BURST_MS, LIMIT_BYTES_MIN, VolumeLimit, VolumeLimits};

@@ -12,6 +12,7 @@ pub use crate::kind::{KindRow, PoolKind};
 use crate::mutant::{Mutant, planted};
 use crate::region::{Region, StretchState};
 use crate::scheme::{HASH_SLOTS, Scheme, bucket_slot};
+use crate::volume_limit::{self, VolumeLimits};
 
 /// Is the node's process believed to run?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -358,6 +359,13 @@ pub struct ClusterMap {
     pub next_group: GroupId,
     /// The next incarnation to hand out, of any node.
     pub next_incarnation: Incarnation,
+    /// The limits of those volumes that have one. They stay the last: maps of before end here.
+    #[serde(
+        default,
+        skip_serializing_if = "VolumeLimits::is_empty",
+        deserialize_with = "volume_limit::at_end"
+    )]
+    pub limits: VolumeLimits,
 }
 
 impl ClusterMap {

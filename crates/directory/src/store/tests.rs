@@ -5,7 +5,7 @@ mod suite;
 use staves_model::testing::node_facts;
 use staves_model::{
     Change, ClusterId, ClusterMap, Epoch, GroupId, GroupStep, Incarnation, Medium, MemberId,
-    MemberSlot, NewEpoch, NodeId, Pin, PoolKind,
+    MemberSlot, NewEpoch, NodeId, Pin, PoolKind, RegionId, VolumeLimit,
 };
 
 /// FNV-1a, so that no bytes need be kept here.
@@ -94,6 +94,47 @@ fn the_stored_map_has_the_layout_of_its_format() {
         "the layout of a stored map has changed: raise FORMAT, and have files of the former one converted, or refused \
          with what to do"
     );
+}
+
+/// What was stored before there were limits is read, and a map without any is stored as it was then.
+#[test]
+fn a_map_of_before_there_were_limits_has_none() {
+    // Its digest is that of the format's first maps: see above.
+    let before = postcard::to_stdvec(&map()).expect("it encodes");
+    let read: ClusterMap = postcard::from_bytes(&before).expect("it decodes");
+    assert_eq!(read, map());
+    let mut limited = map();
+    let limit = Change::LimitVolume {
+        name: "v".into(),
+        limit: Some(VolumeLimit {
+            iops: Some(500),
+            bytes_per_second: None,
+            burst_ms: 1000,
+        }),
+    };
+    limited.apply(None, &limit).expect("a volume");
+    let bytes = postcard::to_stdvec(&limited).expect("it encodes");
+    let (read, rest) = postcard::take_from_bytes::<ClusterMap>(&bytes).expect("it decodes");
+    assert_eq!((read, rest), (limited, &[][..]));
+    for cut in before.len() + 1..bytes.len() {
+        assert!(
+            postcard::from_bytes::<ClusterMap>(&bytes[..cut]).is_err(),
+            "{cut}"
+        );
+    }
+}
+
+/// The numbers of changes in the log: a new one stands behind all others.
+#[test]
+fn entries_of_before_there_were_limits_are_the_same() {
+    let (volume, session) = (RegionId(5), 2);
+    let detach = Change::DetachVolume { volume, session };
+    let limit = Change::LimitVolume {
+        name: "v".into(),
+        limit: None,
+    };
+    let bytes = [&detach, &limit].map(|change| postcard::to_stdvec(change).expect("it encodes"));
+    assert_eq!(bytes, [vec![25, 5, 2], vec![26, 1, b'v', 0]]);
 }
 
 /// The folder is the node's identity: others of the machine could take it, or read what the directory has.

@@ -323,6 +323,8 @@ pub enum Refusal {
         to: u64,
         max: u64,
     },
+    #[error("volume '{name}' cannot have this limit, because {reason}")]
+    BadLimit { name: String, reason: String },
 }
 
 impl Refusal {

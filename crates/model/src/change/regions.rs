@@ -8,6 +8,7 @@ use super::pools::{check_name, unborn};
 use crate::ids::{GroupId, PoolId, RegionId};
 use crate::map::{ClusterMap, PoolKind};
 use crate::region::{Region, Stretch, StretchState, Volume, VolumeWriter, stretch_unit};
+use crate::volume_limit::VolumeLimit;
 
 impl ClusterMap {
     pub(super) fn create_region(
@@ -162,6 +163,37 @@ impl ClusterMap {
         }
     }
 
+    /// Sets a volume's limit, or takes it away.
+    pub(super) fn limit_volume(
+        &mut self,
+        name: &str,
+        limit: Option<VolumeLimit>,
+    ) -> Result<Outcome, Refusal> {
+        let (_, _, region) = self.region_to_change(name)?;
+        let name = region.name;
+        if region.volume.is_none() {
+            return Err(Refusal::NotAVolume { name });
+        }
+        if let Some(reason) = limit.and_then(|limit| limit.wrong()) {
+            return Err(Refusal::BadLimit { name, reason });
+        }
+        let before = match limit {
+            Some(limit) => self.limits.insert(region.id, limit),
+            None => self.limits.remove(&region.id),
+        };
+        match before == limit {
+            true => Ok(Outcome::Unchanged),
+            false => self.moved(Outcome::Done),
+        }
+    }
+
+    /// Forgets the limits of volumes that are gone.
+    pub(super) fn drop_limits(&mut self) {
+        let mut limits = std::mem::take(&mut self.limits);
+        limits.retain(|id, _| self.region(*id).is_some());
+        self.limits = limits;
+    }
+
     fn volume_to_change(&self, id: RegionId) -> Result<(PoolId, u8, Region), Refusal> {
         let known = self.region_of_id(id)?;
         match known.2.volume {
@@ -202,6 +234,7 @@ impl ClusterMap {
         let gone: BTreeSet<GroupId> = region.groups().collect();
         self.regions_of(pool).retain(|r| r.name != name);
         self.groups.retain(|id, _| !gone.contains(id));
+        self.drop_limits();
         let revision = self.revision.next();
         let pool = self.pools.get_mut(&pool).expect("looked up above");
         pool.groups.retain(|id| !gone.contains(id));

@@ -43,7 +43,8 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::CreateVolume { .. }
         | Change::AttachVolume { .. }
         | Change::DetachVolume { .. }
-        | Change::SetDisks(_) => false,
+        | Change::SetDisks(_)
+        | Change::LimitVolume { .. } => false,
     }
 }
 
@@ -98,7 +99,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 27);
+    assert_eq!(script.tried.len(), 28);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -189,6 +190,14 @@ fn volumes(script: &mut Script) {
         disk_bytes,
         gone: Vec::new(),
     }));
+    script.make(Change::LimitVolume {
+        name: "v".into(),
+        limit: Some(VolumeLimit {
+            iops: Some(100),
+            bytes_per_second: None,
+            burst_ms: 1000,
+        }),
+    });
 }
 
 fn files(script: &mut Script) {

@@ -165,3 +165,81 @@ fn an_attached_volume_is_not_deleted_and_never_loaded() {
         "{refused:?}"
     );
 }
+
+fn limit(map: &mut ClusterMap, iops: u64) -> Result<Outcome, Refusal> {
+    let limit = VolumeLimit {
+        iops: Some(iops),
+        bytes_per_second: None,
+        burst_ms: 1000,
+    };
+    change_limit(map, "v", Some(limit))
+}
+
+fn change_limit(
+    map: &mut ClusterMap,
+    name: &str,
+    limit: Option<VolumeLimit>,
+) -> Result<Outcome, Refusal> {
+    let name = name.to_owned();
+    map.apply(None, &Change::LimitVolume { name, limit })
+}
+
+#[test]
+fn a_limit_stays_until_it_is_taken_away_or_the_volume_is_deleted() {
+    let (mut map, id) = with_volume();
+    let a = writer(&map, 1, "a");
+    attach(&mut map, id, 0, &a).expect("free");
+    assert_eq!(limit(&mut map, 100), Ok(Outcome::Done));
+    assert_eq!(limit(&mut map, 100), Ok(Outcome::Unchanged), "asked twice");
+    assert_eq!(limit(&mut map, 200), Ok(Outcome::Done));
+    detach(&mut map, id, 1).expect("attached");
+    assert_eq!(map.limits.get(&id).and_then(|limit| limit.iops), Some(200));
+    assert_eq!(change_limit(&mut map, "v", None), Ok(Outcome::Done));
+    assert_eq!(change_limit(&mut map, "v", None), Ok(Outcome::Unchanged));
+    let name = || "v".to_owned();
+    for delete in [
+        Change::DeleteRegion { name: name() },
+        Change::DeletePool {
+            name: "memory".into(),
+        },
+    ] {
+        let (mut map, _) = with_volume();
+        limit(&mut map, 1).expect("a volume");
+        map.apply(None, &delete).expect("nobody has it");
+        assert!(map.limits.is_empty(), "{delete:?}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_none_is_refused_and_a_region_has_none() {
+    let (mut map, _) = with_volume();
+    let before = map.clone();
+    let of = |iops, bytes_per_second, burst_ms| VolumeLimit {
+        iops,
+        bytes_per_second,
+        burst_ms,
+    };
+    for wrong in [
+        of(None, None, 1000),
+        of(Some(0), None, 1000),
+        of(Some(1), Some(1000), 1000),
+        of(Some(1), None, 0),
+        of(Some(1), None, 60_001),
+    ] {
+        let refused = change_limit(&mut map, "v", Some(wrong));
+        let is_refused = matches!(refused, Err(Refusal::BadLimit { .. }));
+        assert!(is_refused, "{wrong:?}: {refused:?}");
+    }
+    assert_eq!(map, before);
+    let region = Change::CreateRegion {
+        pool: "memory".into(),
+        name: "r".into(),
+        size_bytes: 1,
+    };
+    map.apply(None, &region).expect("the name is free");
+    let refused = change_limit(&mut map, "r", None);
+    assert!(
+        matches!(refused, Err(Refusal::NotAVolume { .. })),
+        "{refused:?}"
+    );
+}
