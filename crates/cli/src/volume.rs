@@ -1,5 +1,6 @@
 //! `staves volume`: block devices, as NBD serves them.
 
+mod limit;
 mod rates;
 mod top;
 
@@ -10,6 +11,7 @@ use staves_model::Scheme;
 use staves_model::policy::too_few_nodes;
 use staves_node::config::Size;
 
+use self::limit::LimitOptions;
 use self::top::TopOptions;
 use crate::confirm::confirm;
 use staves_cli_common::cluster::Cluster;
@@ -57,6 +59,8 @@ pub enum VolumeCommand {
         /// Its name
         name: String,
     },
+    /// Limit what a volume's clients may do each second; requests beyond it wait
+    Limit(LimitOptions),
     /// Requests and bytes each second, and their times, of each volume over all nodes: round after round
     Top(TopOptions),
 }
@@ -65,6 +69,7 @@ pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::R
     let client = &session.client;
     match command {
         VolumeCommand::Top(options) => top::run(session, options, out),
+        VolumeCommand::Limit(options) => limit::run(session, options, out),
         VolumeCommand::Create { name, size, pool } => {
             session.check_regions(pool)?;
             let stat = session.wait(client.create_volume(pool, name, size.0))?;
@@ -140,6 +145,7 @@ fn as_json(stat: &VolumeStat) -> serde_json::Value {
         "capacity_bytes": region.capacity_bytes,
         "session": stat.session,
         "attached_to": writer_json(stat),
+        "limit": limit::as_json(stat),
         "lost_groups": region.lost.iter().map(|group| group.0).collect::<Vec<_>>(),
         "groups": region.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
     })
@@ -162,6 +168,7 @@ const COLUMNS: &[Column<VolumeStat>] = &[
     ("scheme", |stat| stat.region.scheme.clone()),
     ("size ", |stat| bytes(stat.region.size_bytes)),
     ("groups ", |stat| stat.region.groups.len().to_string()),
+    ("limit", |stat| limit::of(stat, "-")),
     ("attached to", attached),
     ("state", state),
 ];
@@ -200,6 +207,7 @@ fn described(stat: &VolumeStat) -> String {
             ),
         ),
         ("can grow to, with its groups", bytes(region.capacity_bytes)),
+        ("limit", limit::of(stat, "none")),
         ("attached to", attached(stat)),
         ("sessions so far", stat.session.to_string()),
         ("groups", groups.join(" ")),

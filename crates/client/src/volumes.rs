@@ -1,6 +1,8 @@
 //! Volumes, as people and their tools look at them: their bytes are read and written through NBD.
 
-use staves_model::{Change, ClusterMap, NodeState, Pool, Region, RegionId, VolumeWriter};
+use staves_model::{
+    Change, ClusterMap, NodeState, Pool, Region, RegionId, VolumeLimit, VolumeWriter,
+};
 use staves_wire::ErrorCode;
 
 use crate::client::Client;
@@ -18,6 +20,8 @@ pub struct VolumeStat {
     pub writer: Option<VolumeWriter>,
     /// That node's name, if the node is up: a session ends with its door.
     pub node: Option<String>,
+    /// The limit of what its clients may do each second.
+    pub limit: Option<VolumeLimit>,
 }
 
 impl Client {
@@ -62,6 +66,16 @@ impl Client {
         self.propose(&Change::GrowRegion { name, size_bytes }).await
     }
 
+    /// Limits what a volume's clients may do each second, at each node that serves it; `None` takes the limit away.
+    pub async fn limit_volume(
+        &self,
+        name: &str,
+        limit: Option<VolumeLimit>,
+    ) -> Result<(), ClientError> {
+        let name = self.volume(name).await?.region.name;
+        self.propose(&Change::LimitVolume { name, limit }).await
+    }
+
     /// Deletes a volume that nobody has attached, with all that it holds.
     pub async fn delete_volume(&self, name: &str) -> Result<(), ClientError> {
         let name = self.volume(name).await?.region.name;
@@ -102,6 +116,7 @@ fn of(map: &ClusterMap, pool: &Pool, region: &Region) -> Option<VolumeStat> {
         session: volume.session,
         node: volume.writer.as_ref().and_then(node),
         writer: volume.writer.clone(),
+        limit: map.limits.get(&region.id).copied(),
     })
 }
 

@@ -59,6 +59,7 @@ impl Metric {
             Value::By(label, parts) => vec![(label, parts.iter().map(|(of, _)| *of).collect())],
             Value::ByPool(_) => vec![("pool", vec!["NAME"])],
             Value::ByDataset(_) => vec![("dataset", vec!["NAME"])],
+            Value::ByVolume(_) => vec![("volume", vec!["NAME"])],
             Value::ByVolumeOp(_) | Value::VolumeSeconds => {
                 let ops = VolumeOp::ALL.map(VolumeOp::word).to_vec();
                 vec![("volume", vec!["NAME"]), ("op", ops)]
@@ -74,6 +75,7 @@ enum Value {
     By(&'static str, &'static [(&'static str, Count)]),
     ByPool(fn(&PoolFacts) -> u64),
     ByDataset(fn(&Running) -> Vec<(String, u64)>),
+    ByVolume(fn(&ServedVolume) -> u64),
     ByVolumeOp(fn(&VolumeOpFigures) -> u64),
     /// The time of requests, in histograms.
     VolumeSeconds,
@@ -198,6 +200,13 @@ pub const METRICS: &[Metric] = &[
         unit: "seconds",
         help: "The time from when a request had come whole to when its answer was ready to be sent.",
         value: Value::VolumeSeconds,
+    },
+    Metric {
+        name: "staves_volume_limit_waits_total",
+        kind: MetricKind::Counter,
+        unit: "requests",
+        help: "Requests of each volume that waited at this node for the volume's limit. That wait is not in their time.",
+        value: Value::ByVolume(|volume| now(&volume.throttle.waits_total)),
     },
     Metric {
         name: "staves_in_flight_bytes",
@@ -749,6 +758,10 @@ impl Metric {
                     writeln!(page, "{name}{{dataset=\"{}\"}} {count}", escaped(of))
                 })
             }
+            Value::ByVolume(count) => scrape.volumes.iter().try_for_each(|volume| {
+                let (of, count) = (escaped(&volume.name), count(volume));
+                writeln!(page, "{name}{{volume=\"{of}\"}} {count}")
+            }),
             Value::ByVolumeOp(count) => scrape.volumes.iter().try_for_each(|volume| {
                 let of = escaped(&volume.name);
                 VolumeOp::ALL.into_iter().try_for_each(|op| {

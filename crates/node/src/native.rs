@@ -307,6 +307,7 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::DropDataset { .. }
             | Change::PinFiles(_)
             | Change::UnpinFiles { .. }
+            | Change::LimitVolume { .. }
     );
     // What an application may make for itself, it may make through any door.
     let own = matches!(

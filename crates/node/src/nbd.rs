@@ -160,8 +160,10 @@ async fn sweep(door: Arc<NbdDoor>) {
     }
 }
 
-/// Drops the figures of volumes that are deleted.
+/// Goes by the newest limits of volumes, drops the figures of deleted ones, and ends sessions that are over: a connection that waits reads
+/// no map itself.
 async fn follow(door: Arc<NbdDoor>) {
+    let mut known = None;
     loop {
         let Some(running) = door.entry.get() else {
             tokio::time::sleep(SWEEP).await;
@@ -170,6 +172,9 @@ async fn follow(door: Arc<NbdDoor>) {
         let mut map = running.directory.map();
         let newest = map.borrow_and_update().clone();
         door.state.volumes.follow(&newest);
+        if known.replace(newest.revision) != Some(newest.revision) {
+            door.attachments.follow(&newest, running);
+        }
         // Looked at again without a change: a connection may have opened a volume by an older map.
         if let Ok(Err(_)) = tokio::time::timeout(SWEEP, map.changed()).await {
             return;

@@ -1,13 +1,16 @@
-//! The volumes that this node's door serves: an entry for each, with its figures.
+//! The volumes that this node's door serves: an entry for each, with its figures and its limit.
 //!
 //! **Invariants.** An entry is made when a connection opens the volume, and dropped when the map does not have the volume any more, so
 //! there are at most as many as the cluster has volumes. Connections hold their volume's entry: a request changes
 //! a few numbers of it, takes no lock and allocates nothing.
 //!
 //! **Layout.** `figures`: what is counted, and the facts that are reported of it. `histogram`: durations in fixed buckets.
+//! `limit`: token buckets; `throttle`: requests that wait for them.
 
 mod figures;
 pub mod histogram;
+mod limit;
+mod throttle;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,6 +20,7 @@ use staves_model::{ClusterMap, RegionId};
 
 pub use self::figures::{VolumeFacts, VolumeOp, VolumeOpFacts};
 pub(crate) use self::figures::{VolumeFigures, VolumeOpFigures};
+use self::throttle::VolumeThrottle;
 
 /// A volume that was opened here.
 #[derive(Debug)]
@@ -24,6 +28,7 @@ pub(crate) struct ServedVolume {
     /// Its name, for good.
     pub(crate) name: String,
     pub(crate) figures: VolumeFigures,
+    pub(crate) throttle: VolumeThrottle,
 }
 
 impl ServedVolume {
@@ -31,6 +36,7 @@ impl ServedVolume {
         ServedVolume {
             name: name.to_owned(),
             figures: VolumeFigures::default(),
+            throttle: VolumeThrottle::default(),
         }
     }
 }
@@ -51,12 +57,17 @@ impl ServedVolumes {
         let volume = all
             .entry(id)
             .or_insert_with(|| Arc::new(ServedVolume::new(&region.name)));
+        volume.throttle.set(map.limits.get(&id).copied());
         volume.clone()
     }
 
-    /// Drops the entries of volumes that the map does not have.
+    /// Drops the entries of volumes that the map does not have, and goes by the limits of the others.
     pub(crate) fn follow(&self, map: &ClusterMap) {
-        self.all.lock().retain(|id, _| map.region(*id).is_some());
+        let mut all = self.all.lock();
+        all.retain(|id, _| map.region(*id).is_some());
+        for (id, volume) in all.iter() {
+            volume.throttle.set(map.limits.get(id).copied());
+        }
     }
 
     /// All entries, in the order of their regions.

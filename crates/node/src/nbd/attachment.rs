@@ -76,6 +76,13 @@ impl Attachments {
         }
     }
 
+    /// Ends the sessions that a map says are over.
+    pub(super) fn follow(&self, map: &ClusterMap, running: &Running) {
+        let all: Vec<Arc<Attachment>> = self.all.lock().values().cloned().collect();
+        all.iter()
+            .for_each(|attachment| attachment.follow(map, running));
+    }
+
     fn has(&self, id: RegionId, client: &str) -> bool {
         let all = self.all.lock();
         let mut present = all.iter().filter(|((of, _), _)| *of == id);

@@ -20,7 +20,7 @@ use super::NbdDoor;
 use super::allocation::{EXTENTS_BYTES, EXTENTS_MAX};
 use super::attachment::Attachment;
 use super::blocks::{BlockError, PATIENCE, VolumeBytes};
-use super::counted::{TimedRequest, memory};
+use super::counted::{TimedRequest, limited_bytes, memory};
 use super::negotiation::{keep_alive, negotiate};
 use super::replies::{NbdReply, WRITE_MAX, write};
 use crate::door::Phase;
@@ -151,7 +151,7 @@ impl NbdConnection {
                     continue;
                 }
                 incoming => {
-                    let place = async { places.clone().acquire_owned().await.ok() };
+                    let place = self.place(limited_bytes(&incoming), &places);
                     let begun = match begun.take() {
                         Some((place, part)) => Some((place, Some(part))),
                         None => {
@@ -191,6 +191,18 @@ impl NbdConnection {
         }
     }
 
+    /// A place for a request, once the volume's limit lets it go: before it takes memory.
+    async fn place(
+        &self,
+        bytes: Option<u64>,
+        places: &Arc<Semaphore>,
+    ) -> Option<OwnedSemaphorePermit> {
+        if let Some(bytes) = bytes {
+            self.volume.throttle.pass(bytes).await;
+        }
+        places.clone().acquire_owned().await.ok()
+    }
+
     /// A place and memory for a write.
     async fn room(
         &self,
@@ -199,8 +211,8 @@ impl NbdConnection {
         until: WaitEnds<'_>,
     ) -> io::Result<BegunWrite> {
         let room = async {
-            let place = places.clone().acquire_owned().await.ok()?;
-            Some((place, self.memory(bytes as usize).await?))
+            let place = self.place(Some(u64::from(bytes)), places).await?;
+            Some((place, memory(&self.running, bytes as usize).await?))
         };
         let text = "a write found no memory in time, or the session is over";
         let room = self.unless_over(room, until).await;
@@ -290,10 +302,6 @@ impl NbdConnection {
         }
     }
 
-    async fn memory(&self, bytes: usize) -> Option<InFlightPart> {
-        memory(&self.running.in_flight, bytes).await
-    }
-
     async fn answer(
         &self,
         request: Request,
@@ -328,7 +336,7 @@ impl NbdConnection {
         let state = &self.state;
         match request.command {
             NbdCommand::Read { offset, len, .. } => {
-                let part = self.memory(len as usize).await;
+                let part = memory(&self.running, len as usize).await;
                 reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
                 reply.payload = self.blocks.read(offset, len).await?;
                 state.reads_total.fetch_add(1, Ordering::Relaxed);
@@ -372,7 +380,7 @@ impl NbdConnection {
             // A write is answered once every copy has it: there is nothing more to wait for.
             NbdCommand::Flush | NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
             NbdCommand::BlockStatus { offset, len, one } => {
-                let part = self.memory(EXTENTS_BYTES).await;
+                let part = memory(&self.running, EXTENTS_BYTES).await;
                 reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
                 let extents_max = if one { 1 } else { EXTENTS_MAX };
                 let extents = self.blocks.extents(offset, len, extents_max).await?;

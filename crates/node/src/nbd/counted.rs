@@ -1,17 +1,18 @@
-//! What a request costs: memory of the node, and a place in its volume's figures.
+//! What a request costs: a part of its volume's limit, memory of the node, and time.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use staves_nbd::NbdCommand;
-use staves_net::{InFlight, InFlightPart};
+use staves_nbd::{Incoming, NbdCommand};
+use staves_net::InFlightPart;
 use tokio::time::timeout;
 
 use super::blocks::PATIENCE;
+use crate::running::Running;
 use crate::volumes::{ServedVolume, VolumeOp};
 
 /// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
-pub(super) async fn memory(in_flight: &Arc<InFlight>, bytes: usize) -> Option<InFlightPart> {
+pub(super) async fn memory(running: &Running, bytes: usize) -> Option<InFlightPart> {
+    let in_flight = &running.in_flight;
     let mut part = InFlightPart::of_request(in_flight.clone());
     let found = async {
         while !part.try_set_in_turn(bytes) {
@@ -58,5 +59,17 @@ fn kind(command: &NbdCommand) -> Option<(VolumeOp, u64)> {
         NbdCommand::Trim { len, .. } => Some((VolumeOp::Discard, u64::from(*len))),
         NbdCommand::Flush => Some((VolumeOp::Flush, 0)),
         NbdCommand::Cache { .. } | NbdCommand::BlockStatus { .. } | NbdCommand::Disconnect => None,
+    }
+}
+
+/// The bytes that count for the volume's limit; `None` for what is not limited. Discards and zeroes carry none.
+pub(super) fn limited_bytes(incoming: &Incoming) -> Option<u64> {
+    let Incoming::Request(request) = incoming else {
+        return None;
+    };
+    match kind(&request.command)? {
+        (VolumeOp::Read | VolumeOp::Write, bytes) => Some(bytes),
+        (VolumeOp::Discard | VolumeOp::Zero, _) => Some(0),
+        (VolumeOp::Flush, _) => None,
     }
 }

@@ -159,3 +159,115 @@ fn top_shows_what_volumes_do_through_all_nodes_and_names_who_is_away() {
     let unknown = cluster.run(0, &["volume", "top", "no", "--count", "1"]);
     assert_eq!(unknown.code, Some(3), "{}", unknown.stderr);
 }
+
+fn limit(cluster: &Cluster, args: &[&str]) -> serde_json::Value {
+    let all = [&["volume", "limit", "disk", "-o", "json"], args].concat();
+    let ran = cluster.run(0, &all);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    serde_json::from_str(&ran.stdout).expect("JSON")
+}
+
+/// Writes blocks of so many bytes for a while: their number, and the time that passed.
+fn write_for(client: &mut NbdClient, bytes: usize, time: Duration) -> (f64, f64) {
+    let (began, block) = (Instant::now(), vec![3; bytes]);
+    let mut count = 0;
+    while began.elapsed() < time {
+        client.write(0, &block).expect("written");
+        count += 1;
+    }
+    (f64::from(count), began.elapsed().as_secs_f64())
+}
+
+#[test]
+fn a_limited_volume_does_no_more_than_its_limit_and_a_new_limit_counts_at_once() {
+    let (cluster, ports) = start(2);
+    make(&cluster, "1+1", "4MiB");
+    let set = limit(&cluster, &["--iops", "40", "--burst", "500ms"]);
+    assert_eq!(
+        (&set["limit"]["iops"], &set["limit"]["burst_seconds"]),
+        (&40.into(), &0.5.into())
+    );
+    let mut client = connect(ports[1]);
+    let (done, seconds) = write_for(&mut client, 512, Duration::from_secs(3));
+    assert!(
+        done <= 40.0 * (seconds + 0.5) + 2.0,
+        "{done} in {seconds} s"
+    );
+    assert!(done >= 20.0, "{done} in {seconds} s");
+    let waits = page(cluster.nodes[1].admin, "/metrics");
+    assert!(figure(&waits, "staves_volume_limit_waits_total{volume=\"disk\"} ") > 0);
+    // Bytes, and for the connection that there is.
+    limit(
+        &cluster,
+        &["--bytes-per-second", "1MiB", "--burst", "100ms"],
+    );
+    client.write(0, &[1; 4 << 10]).expect("written");
+    std::thread::sleep(Duration::from_secs(1));
+    let (done, seconds) = write_for(&mut client, 64 << 10, Duration::from_secs(2));
+    let bytes = done * f64::from(64 << 10);
+    assert!(
+        bytes <= f64::from(1 << 20) * (seconds + 0.1) + 131_072.0,
+        "{done} in {seconds} s"
+    );
+    let listed = cluster.run(0, &["volume", "list"]);
+    assert!(listed.stdout.contains("1.0 MiB/s"), "{}", listed.stdout);
+    // Of a minute's requests most wait when the limit is taken away.
+    limit(&cluster, &["--iops", "1", "--burst", "10ms"]);
+    std::thread::sleep(Duration::from_secs(1));
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            (0..100).for_each(|_| client.write(0, &[5; 512]).expect("written"));
+        });
+        std::thread::sleep(Duration::from_millis(1500));
+        assert!(!writer.is_finished(), "the limit does not count");
+        let set = limit(&cluster, &["--none"]);
+        assert_eq!(set["limit"], serde_json::Value::Null);
+    });
+    assert!(
+        began.elapsed() < Duration::from_secs(50),
+        "{:?}",
+        began.elapsed()
+    );
+    for wrong in [&["--iops", "0"][..], &["--iops", "5", "--burst", "2m"]] {
+        let all = [&["volume", "limit", "disk"], wrong].concat();
+        let ran = cluster.run(0, &all);
+        assert!(
+            ran.code == Some(1) && ran.stderr.contains("because"),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+#[test]
+fn a_limited_volume_is_taken_away_from_a_client_that_waits() {
+    let (cluster, ports) = start(1);
+    make(&cluster, "1+0", "4MiB");
+    let mut client = connect(ports[0]);
+    client.write(0, &[1; 512]).expect("written");
+    limit(
+        &cluster,
+        &["--bytes-per-second", "64KiB", "--burst", "10ms"],
+    );
+    std::thread::sleep(Duration::from_secs(1));
+    // Half a minute to pay for.
+    client.write(0, &vec![2; 2 << 20]).expect("written");
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| client.write(0, &[3; 512]));
+        std::thread::sleep(Duration::from_millis(500));
+        let detached = cluster.run(0, &["volume", "detach", "disk"]);
+        assert_eq!(detached.code, Some(0), "{}", detached.stderr);
+        let ended = writer.join().expect("a thread");
+        assert!(
+            ended.is_err_and(|why| why.number().is_none()),
+            "its connection ends"
+        );
+    });
+    assert!(
+        began.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        began.elapsed()
+    );
+}
