@@ -50,6 +50,34 @@ pub fn run(cluster: &Cluster, pool: Option<&str>, mend: bool, out: Format) -> an
     for files in files.filter(|files| pool.is_none_or(|pool| pool == files.name)) {
         blocks::scrub(cluster, &map, files, &mut tally);
     }
+    conclude(tally, out)
+}
+
+/// Compares the members of all groups of a volume, and changes nothing (row B5). Fails if anything differs or could not be compared.
+pub fn check_volume(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
+    let map = cluster.map()?;
+    let named = map.region_named(name).map(|(_, region)| region);
+    let volume = named.filter(|region| region.volume.is_some());
+    let volume = volume.ok_or_else(|| {
+        let text =
+            format!("there is no volume '{name}': 'staves volume list' shows those that there are");
+        Failure::NotInMap(text)
+    })?;
+    let groups = volume.groups().filter_map(|id| map.groups.get(&id));
+    let groups: Vec<&Group> = groups.collect();
+    let pages = pages_of(cluster, &map, &groups);
+    let mut tally = ScrubTally::of_all(out == Format::Table, pages);
+    for group in groups {
+        scrub(cluster, group.id, false, &mut tally)?;
+    }
+    if cluster.map()?.region(volume.id).is_none() {
+        let text = format!("volume '{name}' was deleted while it was checked");
+        return Err(Failure::NotInMap(text).into());
+    }
+    conclude(tally, out)
+}
+
+fn conclude(mut tally: ScrubTally, out: Format) -> anyhow::Result<()> {
     tally.end();
     output::answer(out, &tally.found(), |_| tally.told())?;
     match tally.failure() {

@@ -14,6 +14,7 @@ use staves_node::config::Size;
 use self::limit::LimitOptions;
 use self::top::TopOptions;
 use crate::confirm::confirm;
+use crate::scrub;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, bytes, count, properties};
@@ -61,6 +62,11 @@ pub enum VolumeCommand {
     },
     /// Limit what a volume's clients may do each second; requests beyond it wait
     Limit(LimitOptions),
+    /// Compare all copies, or data and parity, of a volume while it is used; fails if any differ, or could not be compared
+    Check {
+        /// Its name
+        name: String,
+    },
     /// Requests and bytes each second, and their times, of each volume over all nodes: round after round
     Top(TopOptions),
 }
@@ -68,6 +74,7 @@ pub enum VolumeCommand {
 pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
+        VolumeCommand::Check { name } => scrub::check_volume(session, name, out),
         VolumeCommand::Top(options) => top::run(session, options, out),
         VolumeCommand::Limit(options) => limit::run(session, options, out),
         VolumeCommand::Create { name, size, pool } => {

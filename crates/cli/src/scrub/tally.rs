@@ -18,7 +18,7 @@ const LOGGED_EVERY: Duration = Duration::from_secs(10);
 /// The findings of one pass.
 #[derive(Default, Serialize)]
 pub struct Findings {
-    /// In a word: `clean`, `repaired`, `wrong` or `nothing-checked`.
+    /// In a word: `clean`, `repaired`, `wrong` or `nothing-checked`; of a volume `clean`, `wrong`, `incomplete` or `nothing-written`.
     result: &'static str,
     groups: u64,
     /// Groups without a bucket of parity: there is nothing to compare.
@@ -106,6 +106,8 @@ impl PageOutcome {
 pub struct ScrubTally {
     found: Findings,
     remedies: BTreeMap<PageOutcome, u64>,
+    /// True if what could not be compared is a failure, and what was never written none.
+    all: bool,
     progress: bool,
     terminal: bool,
     began: Instant,
@@ -124,6 +126,7 @@ impl ScrubTally {
         ScrubTally {
             found: Findings::default(),
             remedies: BTreeMap::new(),
+            all: false,
             progress,
             terminal: std::io::stderr().is_terminal(),
             began: Instant::now(),
@@ -134,6 +137,13 @@ impl ScrubTally {
             at: None,
             of_this: 0,
         }
+    }
+
+    /// The same, where everything must be compared.
+    pub fn of_all(progress: bool, pages: BTreeMap<GroupId, u32>) -> ScrubTally {
+        let mut tally = ScrubTally::new(progress, pages);
+        tally.all = true;
+        tally
     }
 
     /// The next group.
@@ -207,9 +217,12 @@ impl ScrubTally {
         if self.progress && self.terminal {
             output::show(format_args!("\r{:60}\r", ""));
         }
+        let incomplete = self.all && self.unchecked().is_some();
         let found = &mut self.found;
         found.result = match found {
             _ if found.differences > found.repaired => "wrong",
+            _ if incomplete => "incomplete",
+            _ if self.all && found.pages_checked == 0 => "nothing-written",
             _ if found.pages_checked == 0 && found.files_bytes_checked == 0 => "nothing-checked",
             _ if found.repaired + found.files_blocks_dropped > 0 => "repaired",
             _ => "clean",
@@ -228,9 +241,40 @@ impl ScrubTally {
                 let left = count(found.differences - found.repaired, "page");
                 Some(format!("not made right: {left} with wrong bytes"))
             }
+            "incomplete" => self.unchecked(),
             "nothing-checked" => Some(format!("no page was checked: {}", self.nothing())),
             _ => None,
         }
+    }
+
+    /// The reason why not everything could be compared, if so.
+    fn unchecked(&self) -> Option<String> {
+        let found = &self.found;
+        let group = |groups| count(groups, "group");
+        let page = |pages| count(pages, "page");
+        let parts = [
+            (found.groups_without_parity > 0).then(|| {
+                let groups = group(found.groups_without_parity);
+                format!("{groups} without a copy or parity: 'staves pool set --scheme' adds some")
+            }),
+            (found.groups_short > 0).then(|| {
+                let groups = group(found.groups_short);
+                format!(
+                    "{groups} not whole, or changed meanwhile: 'staves status' says what is missing"
+                )
+            }),
+            (found.pages_missing > 0).then(|| {
+                let pages = page(found.pages_missing);
+                format!("{pages} being rebuilt: check again when that is done")
+            }),
+            (found.pages_busy > 0).then(|| {
+                let pages = page(found.pages_busy);
+                format!("{pages} being written each time: check again when less is written")
+            }),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let text = || format!("not all could be compared: {}", parts.join("; "));
+        (!parts.is_empty()).then(text)
     }
 
     /// The reason why there was nothing to check.
@@ -310,88 +354,4 @@ fn progress(done: u64, total: u64, elapsed: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn progress_tells_what_is_left() {
-        let at = |done, total| progress(done, total, Duration::from_secs(10));
-        assert_eq!(at(250, 1000), "250 of 1,000 pages, 25 %, about 30 s left");
-        assert_eq!(
-            at(1200, 1000),
-            "1,200 of 1,200 pages, 100 %, about 0 s left"
-        );
-        assert_eq!(at(0, 0), "0 of 0 pages, 0 %, about 0 s left");
-    }
-
-    fn tally(of: impl FnOnce(&mut ScrubTally)) -> ScrubTally {
-        let mut tally = ScrubTally::new(false, BTreeMap::new());
-        of(&mut tally);
-        tally.end();
-        tally
-    }
-
-    #[test]
-    fn nothing_checked_does_not_look_like_a_pass() {
-        let said = |of: fn(&mut ScrubTally)| {
-            let tally = tally(of);
-            assert_eq!(tally.found().result, "nothing-checked");
-            tally.failure().expect("a failure")
-        };
-        assert!(said(|_| {}).contains("no group"));
-        assert!(said(|t| t.group(GroupId(1), true, true)).contains("nothing was ever written"));
-        assert!(said(|t| t.group(GroupId(1), true, false)).contains("no group has parity"));
-        assert!(said(|t| t.group(GroupId(1), false, true)).contains("not whole"));
-        assert_eq!(tally(|t| t.checked()).failure(), None);
-    }
-
-    #[test]
-    fn blocks_of_files_are_checked_though_they_have_no_pages() {
-        let clean = tally(|t| t.blocks(1 << 20, 0));
-        assert_eq!((clean.found().result, clean.failure()), ("clean", None));
-        let dropped = tally(|t| t.blocks(1 << 20, 2));
-        assert_eq!(
-            (dropped.found().result, dropped.failure()),
-            ("repaired", None)
-        );
-        let silent = tally(|t| t.silent(3));
-        assert!(
-            silent
-                .failure()
-                .is_some_and(|text| text.contains("did not answer"))
-        );
-    }
-
-    #[test]
-    fn what_was_repaired_is_no_failure_and_what_was_not_is() {
-        let wrong = |outcome| {
-            tally(|t| {
-                t.checked();
-                t.wrong(Difference {
-                    group: 7,
-                    page: 3,
-                    slot: 1,
-                    node: 2,
-                    name: "n2".into(),
-                    outcome,
-                });
-            })
-        };
-        let repaired = wrong(PageOutcome::Repaired);
-        assert_eq!(
-            (repaired.found().result, repaired.failure()),
-            ("repaired", None)
-        );
-        for outcome in [
-            PageOutcome::BeingRepaired,
-            PageOutcome::Parity,
-            PageOutcome::Data,
-            PageOutcome::Several,
-        ] {
-            let left = wrong(outcome);
-            assert_eq!(left.found().result, "wrong");
-            assert!(left.failure().is_some());
-            assert!(left.told().contains("what to do: "), "{}", left.told());
-        }
-    }
-}
+mod tests;

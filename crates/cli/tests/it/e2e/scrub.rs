@@ -49,7 +49,7 @@ impl Cluster {
     }
 
     /// Turns one bit of a page over, as a cosmic ray would.
-    fn flip(&self, node: usize, wanted: &[u8], byte: usize) {
+    pub(super) fn flip(&self, node: usize, wanted: &[u8], byte: usize) {
         let place = self.place_of(node, wanted).expect("the page is there");
         let flipped = [wanted[byte] ^ 0x10];
         let put = self.arena(node).write_at(&flipped, place + byte as u64);
@@ -57,7 +57,7 @@ impl Cluster {
     }
 
     /// The node of a member slot of a group.
-    fn node_of(&self, group: &str, slot: u64) -> usize {
+    pub(super) fn node_of(&self, group: &str, slot: u64) -> usize {
         let shown = self.run(0, &["group", "show", group, "-o", "json"]).stdout;
         let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
         let mut members = shown["members"].as_array().expect("members").iter();
