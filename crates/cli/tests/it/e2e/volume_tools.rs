@@ -83,6 +83,37 @@ fn rounds(printed: &str) -> Vec<serde_json::Value> {
     parsed.collect()
 }
 
+/// Checks a round in which `disk` was written in blocks of 4 KiB and read in blocks of 8, and another volume was idle.
+fn is_round_of_both(last: &serde_json::Value) {
+    let number = |name: &str| last["volumes"][0][name].as_f64().unwrap_or(-1.0);
+    assert_eq!(last["volumes"][0]["volume"], "disk");
+    let (reads, writes) = (number("reads_per_second"), number("writes_per_second"));
+    assert!(reads > 1.0 && writes > 1.0, "{last}");
+    let near = |a: f64, b: f64| (a - b).abs() < 1.0;
+    assert!(
+        near(number("written_bytes_per_second"), writes * 4096.0),
+        "{last}"
+    );
+    assert!(
+        near(number("read_bytes_per_second"), reads * 8192.0),
+        "{last}"
+    );
+    for kind in ["read", "write"] {
+        let (p50, p99) = (format!("{kind}_p50_seconds"), format!("{kind}_p99_seconds"));
+        assert!(number(&p50) > 0.0 && number(&p50) <= number(&p99), "{last}");
+    }
+    assert!(
+        last["volumes"][0]["attached_to"]["node"].is_number(),
+        "{last}"
+    );
+    assert_eq!(last["volumes"][1]["reads_per_second"], 0.0, "{last}");
+    assert_eq!(
+        last["volumes"][1]["read_p50_seconds"],
+        serde_json::Value::Null
+    );
+    assert_eq!(last["absent"], serde_json::json!([]));
+}
+
 #[test]
 fn top_shows_what_volumes_do_through_all_nodes_and_names_who_is_away() {
     let (mut cluster, ports) = start(3);
@@ -113,34 +144,7 @@ fn top_shows_what_volumes_do_through_all_nodes_and_names_who_is_away() {
     assert_eq!(top.code, Some(0), "{}", top.stderr);
     let rounds_seen = rounds(&top.stdout);
     assert_eq!(rounds_seen.len(), 3, "{}", top.stdout);
-    let last = &rounds_seen[2];
-    let number = |name: &str| last["volumes"][0][name].as_f64().unwrap_or(-1.0);
-    assert_eq!(last["volumes"][0]["volume"], "disk");
-    let (reads, writes) = (number("reads_per_second"), number("writes_per_second"));
-    assert!(reads > 1.0 && writes > 1.0, "{last}");
-    let near = |a: f64, b: f64| (a - b).abs() < 1.0;
-    assert!(
-        near(number("written_bytes_per_second"), writes * 4096.0),
-        "{last}"
-    );
-    assert!(
-        near(number("read_bytes_per_second"), reads * 8192.0),
-        "{last}"
-    );
-    for kind in ["read", "write"] {
-        let (p50, p99) = (format!("{kind}_p50_seconds"), format!("{kind}_p99_seconds"));
-        assert!(number(&p50) > 0.0 && number(&p50) <= number(&p99), "{last}");
-    }
-    assert!(
-        last["volumes"][0]["attached_to"]["node"].is_number(),
-        "{last}"
-    );
-    assert_eq!(last["volumes"][1]["reads_per_second"], 0.0, "{last}");
-    assert_eq!(
-        last["volumes"][1]["read_p50_seconds"],
-        serde_json::Value::Null
-    );
-    assert_eq!(last["absent"], serde_json::json!([]));
+    is_round_of_both(&rounds_seen[2]);
     assert!(
         of_one.stdout.contains("disk") && !of_one.stdout.contains("idle"),
         "{}",
@@ -270,4 +274,81 @@ fn a_limited_volume_is_taken_away_from_a_client_that_waits() {
         "{:?}",
         began.elapsed()
     );
+}
+
+/// The result of a check, its exit code and what it says, once the volume is whole.
+fn check(cluster: &Cluster) -> (Option<i32>, serde_json::Value, String) {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let ran = cluster.run(0, &["volume", "check", "disk", "-o", "json"]);
+        let found: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap_or_default();
+        if found["result"] != "incomplete" || Instant::now() > until {
+            return (ran.code, found, ran.stderr);
+        }
+        assert_eq!(
+            ran.code,
+            Some(1),
+            "what was not compared is no pass: {}",
+            ran.stderr
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Row B5: the mirrors of a volume are compared while it is served; a bit that changed in one of them is found, and so is a mirror that is not there.
+#[test]
+fn b5_a_check_compares_all_copies_of_a_volume() {
+    let (mut cluster, ports) = start(2);
+    make(&cluster, "1+1", "4MiB");
+    let (code, found, said) = check(&cluster);
+    assert_eq!(
+        (code, &found["result"]),
+        (Some(0), &"nothing-written".into()),
+        "{said}"
+    );
+    let page: Vec<u8> = (0..4096).map(|i| (i % 241) as u8 | 1).collect();
+    let mut client = connect(ports[0]);
+    client.write(8192, &page).expect("written");
+    client.write(1 << 20, &[9; 65536]).expect("written");
+    // Another volume's faults are not this one's.
+    let other = ["volume", "create", "other", "--size", "1MiB"];
+    assert_eq!(cluster.run(0, &other).code, Some(0));
+    let (code, found, said) = check(&cluster);
+    assert_eq!(
+        (code, &found["result"], &found["groups"]),
+        (Some(0), &"clean".into(), &1.into()),
+        "{said}"
+    );
+    assert!(found["pages_checked"].as_u64() > Some(0), "{found}");
+    let shown = cluster.run(0, &["volume", "check", "disk"]);
+    assert!(shown.stdout.contains("pages checked"), "{}", shown.stdout);
+    let volume = cluster.run(0, &["volume", "show", "disk", "-o", "json"]);
+    let volume: serde_json::Value = serde_json::from_str(&volume.stdout).expect("JSON");
+    let copy = cluster.node_of(&volume["groups"][0].to_string(), 1);
+    cluster.flip(copy, &page, 77);
+    let (code, found, said) = check(&cluster);
+    assert_eq!(
+        (code, &found["result"]),
+        (Some(1), &"wrong".into()),
+        "{said}"
+    );
+    assert_eq!(found["differences"], 1, "{found}");
+    assert!(said.contains("wrong bytes"), "{said}");
+    // It changes nothing: a scrub does.
+    assert_eq!(check(&cluster).0, Some(1));
+    let mended = cluster.run(0, &["scrub", "--pool", "memory"]);
+    assert_eq!(mended.code, Some(0), "{}", mended.stderr);
+    assert_eq!(check(&cluster).0, Some(0));
+    drop(client);
+    cluster.end(1, "-KILL");
+    let alone = cluster.run(0, &["volume", "check", "disk", "-o", "json"]);
+    let found: serde_json::Value = serde_json::from_str(&alone.stdout).unwrap_or_default();
+    assert_eq!(
+        (alone.code, &found["result"]),
+        (Some(1), &"incomplete".into()),
+        "{}",
+        alone.stderr
+    );
+    let unknown = cluster.run(0, &["volume", "check", "no"]);
+    assert_eq!(unknown.code, Some(3), "{}", unknown.stderr);
 }
