@@ -144,8 +144,14 @@ pub fn unknown_metrics(tree: &Tree) -> Vec<Finding> {
         for (index, line) in page.text.lines().enumerate() {
             let words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
             for name in words.filter(|word| word.starts_with("staves_")) {
-                let quoted = format!("\"{name}\"");
-                if !tree.ending(".rs").any(|file| file.text.contains(&quoted)) {
+                // A histogram's buckets, sum and count stand under names of their own.
+                let parts = ["_bucket", "_sum", "_count"];
+                let whole = parts.iter().find_map(|part| name.strip_suffix(part));
+                let named = |name: &str| {
+                    let quoted = format!("\"{name}\"");
+                    tree.ending(".rs").any(|file| file.text.contains(&quoted))
+                };
+                if !named(name) && !whole.is_some_and(named) {
                     let text = format!(
                         "no source names the metric {name}; an alert on it never rings; correct the name"
                     );
