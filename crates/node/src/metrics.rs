@@ -1,7 +1,8 @@
 //! Metrics: every name, type, unit and meaning in one table, [`METRICS`]. The page that is served and the
 //! reference are both made from it. Names are stable; what is asked for is counted then.
 
-use std::fmt::Write;
+mod page;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,7 +14,8 @@ use crate::host::figures::Figures;
 use crate::running::Running;
 use crate::status::PoolFacts;
 use crate::volumes::{ServedVolume, VolumeOp, VolumeOpFigures};
-use staves_files_server::FilesPool;
+
+pub(crate) use self::page::text;
 
 /// One metric of a node.
 pub struct Metric {
@@ -706,81 +708,6 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|_| staves_net::Descriptors::of_process().limit),
     },
 ];
-
-/// All metrics of a node in Prometheus's text format.
-pub(crate) fn text(running: &Running) -> String {
-    let mut pools = running.pool_facts();
-    pools.retain(|pool| pool.budget_bytes > 0);
-    let scrape = Scrape {
-        running,
-        door: &running.door,
-        figures: running.host.figures(),
-        directory: running.directory.status(),
-        leader: running.directory_facts().leader,
-        links: running.host.peers.stats(),
-        pools,
-        disk: DiskFacts::sum(&running.host.disks().facts()),
-        volumes: running.nbd.volumes.list(),
-    };
-    let mut page = String::new();
-    for metric in METRICS {
-        // Writing to a string does not fail.
-        let _ = metric.put(&scrape, &mut page);
-    }
-    page
-}
-
-impl Scrape<'_> {
-    /// A figure of all pools of files together.
-    fn files(&self, of: fn(&FilesPool) -> u64) -> u64 {
-        let pools = self.running.files.pools();
-        pools.iter().map(|pool| of(pool)).sum()
-    }
-}
-
-impl Metric {
-    fn put(&self, scrape: &Scrape<'_>, page: &mut String) -> std::fmt::Result {
-        let Metric {
-            name, kind, help, ..
-        } = self;
-        writeln!(page, "# HELP {name} {help}\n# TYPE {name} {}", kind.word())?;
-        match self.value {
-            Value::One(count) => writeln!(page, "{name} {}", count(scrape)),
-            Value::By(label, parts) => parts.iter().try_for_each(|(of, count)| {
-                writeln!(page, "{name}{{{label}=\"{of}\"}} {}", count(scrape))
-            }),
-            Value::ByPool(count) => scrape
-                .pools
-                .iter()
-                .try_for_each(|of| writeln!(page, "{name}{{pool=\"{}\"}} {}", of.pool, count(of))),
-            Value::ByDataset(counts) => {
-                counts(scrape.running).iter().try_for_each(|(of, count)| {
-                    writeln!(page, "{name}{{dataset=\"{}\"}} {count}", escaped(of))
-                })
-            }
-            Value::ByVolume(count) => scrape.volumes.iter().try_for_each(|volume| {
-                let (of, count) = (escaped(&volume.name), count(volume));
-                writeln!(page, "{name}{{volume=\"{of}\"}} {count}")
-            }),
-            Value::ByVolumeOp(count) => scrape.volumes.iter().try_for_each(|volume| {
-                let of = escaped(&volume.name);
-                VolumeOp::ALL.into_iter().try_for_each(|op| {
-                    let (word, count) = (op.word(), count(volume.figures.of(op)));
-                    writeln!(page, "{name}{{volume=\"{of}\",op=\"{word}\"}} {count}")
-                })
-            }),
-            Value::VolumeSeconds => scrape.volumes.iter().try_for_each(|volume| {
-                let of = escaped(&volume.name);
-                volume.figures.put_seconds(name, &of, page)
-            }),
-        }
-    }
-}
-
-/// A label's value, without what would end it.
-fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('"', "\\\"")
-}
 
 fn now(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)

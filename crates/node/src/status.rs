@@ -12,8 +12,7 @@
 //! **Invariants.** [`State::Healthy`] means: every node that was not forgotten is up; there is a pool, and
 //! every bucket of every pool is open with all the members that its scheme asks for (as far as the cluster
 //! has nodes at all), all of them complete; no pool has used up its memory on any node that reported; and
-//! the directory has a leader. A node that is drained on request is only mentioned, as long
-//! as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
+//! the directory has a leader. A node that is drained on request is only mentioned, as long as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
 pub mod disks;
 mod names;
@@ -33,7 +32,6 @@ use staves_model::{
 };
 use staves_store::EXTENT_BYTES;
 
-pub use crate::volumes::VolumeFacts;
 pub use self::names::full_name;
 pub use self::unheard::UnheardNode;
 pub(crate) use self::unopened::UnopenedGroups;
@@ -107,7 +105,7 @@ pub struct NodeFacts {
     /// Sources that give no answer to it, or to mounts that report to it.
     pub away: Vec<AwayFacts>,
     /// Requests of volumes that it has served by NBD.
-    pub volumes: Vec<VolumeFacts>,
+    pub volumes: Vec<crate::volumes::VolumeFacts>,
 }
 
 /// Memory that a pool takes of a node.

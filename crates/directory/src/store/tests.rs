@@ -96,7 +96,7 @@ fn the_stored_map_has_the_layout_of_its_format() {
     );
 }
 
-/// What was stored before there were limits is read, and a map without any is stored as it was then.
+/// A map that was stored before there were limits is read, and one without any is stored as it was then.
 #[test]
 fn a_map_of_before_there_were_limits_has_none() {
     // Its digest is that of the format's first maps: see above.

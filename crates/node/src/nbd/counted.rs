@@ -1,4 +1,4 @@
-//! What a request costs: a part of its volume's limit, memory of the node, and time.
+//! The costs of a request: a part of its volume's limit, memory of the node, and time.
 
 use std::time::Instant;
 

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::limit::VolumePacer;
 
-/// What all connections to a volume at this node go through.
+/// The gate that all connections to a volume at this node go through.
 #[derive(Debug, Default)]
 pub(crate) struct VolumeThrottle {
     /// True if there is a limit: all that is looked at where there is none.
