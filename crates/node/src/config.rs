@@ -105,6 +105,7 @@ keys! {
     resp_redirect: Redirect = "forward", "What a client of Redis's protocol gets for a key that another node serves: 'forward' asks that node and passes its answer on; 'moved' answers MOVED, for clients that know Redis Cluster.";
     admin: Endpoint = "127.0.0.1:1680", "Where HTTP is served: health, metrics, status.";
     nbd: Option<Endpoint> = "", "Where volumes are served as block devices, by NBD (its usual port is 10809). Without it they are not. Whoever reaches it may read and write all volumes.";
+    grpc: Option<Endpoint> = "", "Where volumes are served by gRPC, to programs. Without it they are not. Whoever reaches it may read and write all volumes.";
     advertise: Advertise = "", "What others are told to connect to, if it is not what the doors bind to: a host, a host:port for the native protocol, or 'native=HOST:PORT,resp=HOST:PORT,admin=HOST:PORT'.";
     join: Vec<Endpoint> = "", "Nodes of the cluster to join, any of them. Without any, a node without a cluster starts one.";
     secret_file: Option<PathBuf> = "", "A file with the secret that the nodes of the cluster share, readable by its owner only. Without one, whoever reaches the native port may say that it is a node. Clients and tools may prove this one, too.";
@@ -453,8 +454,9 @@ impl Config {
                     Some(&self.resp),
                     Some(&self.admin),
                     self.nbd.as_ref(),
+                    self.grpc.as_ref(),
                 ]),
-                "listen, resp, admin and nbd must be addresses of their own: two doors cannot share one",
+                "listen, resp, admin, nbd and grpc must be addresses of their own: two doors cannot share one",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {

@@ -48,6 +48,7 @@ mod entry;
 mod forward;
 mod gate;
 pub mod group_state;
+mod grpc;
 mod hangup;
 mod heap;
 mod host;

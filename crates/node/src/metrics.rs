@@ -211,6 +211,53 @@ pub const METRICS: &[Metric] = &[
         value: Value::ByVolume(|volume| now(&volume.throttle.waits_total)),
     },
     Metric {
+        name: "staves_grpc_connections",
+        kind: MetricKind::Gauge,
+        unit: "connections",
+        help: "Connections open on the gRPC door.",
+        value: Value::One(|s| u64::from(s.running.grpc.connections.load(Ordering::Relaxed))),
+    },
+    Metric {
+        name: "staves_grpc_connections_total",
+        kind: MetricKind::Counter,
+        unit: "connections",
+        help: "Connections accepted on the gRPC door.",
+        value: Value::One(|s| now(&s.running.grpc.connections_total)),
+    },
+    Metric {
+        name: "staves_grpc_connections_rejected_total",
+        kind: MetricKind::Counter,
+        unit: "connections",
+        help: "gRPC connections refused because as many as may were open (clients_max, 1,024 at most), or all file descriptors but the reserve.",
+        value: Value::One(|s| s.running.grpc.rejected.total()),
+    },
+    Metric {
+        name: "staves_grpc_requests_total",
+        kind: MetricKind::Counter,
+        unit: "requests",
+        help: "Requests done on the gRPC door.",
+        value: Value::By(
+            "kind",
+            &[
+                ("read", |s| now(&s.running.grpc.reads_total)),
+                ("write", |s| now(&s.running.grpc.writes_total)),
+            ],
+        ),
+    },
+    Metric {
+        name: "staves_grpc_bytes_total",
+        kind: MetricKind::Counter,
+        unit: "bytes",
+        help: "Bytes of volumes read and written on the gRPC door.",
+        value: Value::By(
+            "kind",
+            &[
+                ("read", |s| now(&s.running.grpc.read_bytes_total)),
+                ("write", |s| now(&s.running.grpc.written_bytes_total)),
+            ],
+        ),
+    },
+    Metric {
         name: "staves_in_flight_bytes",
         kind: MetricKind::Gauge,
         unit: "bytes",

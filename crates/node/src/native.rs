@@ -8,7 +8,7 @@ mod cost;
 mod costly;
 mod disks;
 mod files;
-mod group;
+pub(crate) mod group;
 pub(crate) mod maps;
 mod numbers;
 mod room;

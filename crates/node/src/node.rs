@@ -22,6 +22,7 @@ use crate::door::{self, Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::gate::Gates;
+use crate::grpc::GrpcSocket;
 use crate::host::services::{HostedService, SERVICES};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
@@ -32,6 +33,8 @@ use crate::nbd::NbdSocket;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
+use crate::volumes::ServedVolumes;
+use crate::volumes::attachments::Attachments;
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
 use staves_files_server::Files;
@@ -74,8 +77,9 @@ impl Node {
             reason: error.to_string(),
         })?;
         let nbd = NbdSocket::bind(&config).await?;
+        let grpc = GrpcSocket::bind(&config).await?;
         let mut disks = start::open_disks(&config)?;
-        let addresses = listeners.addresses(nbd.address());
+        let addresses = listeners.addresses([nbd.address(), grpc.address()]);
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
         let identity = Identity::node(Who::default()).with_secrets(secrets);
@@ -104,7 +108,13 @@ impl Node {
         let door = Door::new(&config, entry.clone());
         let (phase, at) = watch::channel(Phase::Joining);
         let accepting = tokio::spawn(door::accept(listeners.resp, door.clone(), at.clone()));
-        let (nbd, accepting_nbd) = nbd.serve(config.clients_max, entry.clone(), at);
+        let volumes = (entry.clone(), Arc::<Attachments>::default());
+        let (nbd, accepting_nbd) = nbd.serve(config.clients_max, volumes.clone(), at.clone());
+        let (grpc, accepting_grpc) = grpc.serve(config.clients_max, volumes.clone(), at);
+        if accepting_nbd.is_some() || accepting_grpc.is_some() {
+            let (entry, attachments) = volumes;
+            tasks.push(tokio::spawn(attachments.watch_over(entry)));
+        }
         let life = match enter(&config, &links, &directory, &liveness.handle()).await {
             Ok(life) => life,
             Err(error) => {
@@ -126,6 +136,7 @@ impl Node {
         let doors = OpenDoors {
             resp: door.state.clone(),
             nbd,
+            grpc,
             refused: server.refused(),
             in_flight,
             resp_port: addresses.resp.port(),
@@ -164,7 +175,10 @@ impl Node {
             addresses,
             server: Some(server),
             phase,
-            doors: [accepting].into_iter().chain(accepting_nbd).collect(),
+            doors: [Some(accepting), accepting_nbd, accepting_grpc]
+                .into_iter()
+                .flatten()
+                .collect(),
             tasks,
             liveness,
             stopped: false,
@@ -348,6 +362,8 @@ impl Running {
             unopened: Mutex::default(),
             door: doors.resp,
             nbd: doors.nbd,
+            grpc: doors.grpc,
+            volumes: ServedVolumes::default(),
             refused: doors.refused,
             in_flight: doors.in_flight,
             gates: Gates::default(),

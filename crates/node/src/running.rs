@@ -17,13 +17,15 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::cpu::CpuTime;
-use crate::door::state::{DoorState, NbdState};
+use crate::door::state::DoorState;
 use crate::gate::Gates;
 use crate::host::Host;
 use crate::native::maps::MapAnswers;
 use crate::status::{
     DirectoryFacts, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
 };
+use crate::volumes::ServedVolumes;
+use crate::volumes::places::VolumeDoorState;
 use crate::witness::Witness;
 use staves_files_server::Files;
 
@@ -38,7 +40,8 @@ const COUNT_AGAIN: Duration = Duration::from_millis(100);
 /// The doors' part of it.
 pub(crate) struct OpenDoors {
     pub(crate) resp: Arc<DoorState>,
-    pub(crate) nbd: Arc<NbdState>,
+    pub(crate) nbd: Arc<VolumeDoorState>,
+    pub(crate) grpc: Arc<VolumeDoorState>,
     pub(crate) refused: Arc<RefusedConnections>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) resp_port: u16,
@@ -52,7 +55,10 @@ pub(crate) struct Running {
     pub(crate) witness: Witness,
     pub(crate) unopened: Mutex<UnopenedGroups>,
     pub(crate) door: Arc<DoorState>,
-    pub(crate) nbd: Arc<NbdState>,
+    pub(crate) nbd: Arc<VolumeDoorState>,
+    pub(crate) grpc: Arc<VolumeDoorState>,
+    /// The volumes that were opened here, at both of these doors.
+    pub(crate) volumes: ServedVolumes,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
     /// The memory for requests and answers of clients.
@@ -211,7 +217,7 @@ impl Running {
             fetching_again: self.files.fetching_again(),
             lacking: self.files.lacking(),
             away: self.files.away(),
-            volumes: self.nbd.volumes.facts(),
+            volumes: self.volumes.facts(),
             budget_bytes: self.memory_bytes,
             reads: figures.counter("cache_reads"),
             hits: figures.counter("cache_hits"),

@@ -132,6 +132,8 @@ pub struct Addresses {
     pub admin: SocketAddr,
     /// NBD, where it is served.
     pub nbd: Option<SocketAddr>,
+    /// gRPC, where it is served.
+    pub grpc: Option<SocketAddr>,
 }
 
 /// The three doors, open.
@@ -161,12 +163,13 @@ impl Listeners {
         })
     }
 
-    pub(crate) fn addresses(&self, nbd: Option<SocketAddr>) -> Addresses {
+    pub(crate) fn addresses(&self, [nbd, grpc]: [Option<SocketAddr>; 2]) -> Addresses {
         Addresses {
             native: address(&self.native),
             resp: address(&self.resp),
             admin: address(&self.admin),
             nbd,
+            grpc,
         }
     }
 }

@@ -1,9 +1,8 @@
 //! The cluster's status, for people and for programs.
 //!
-//! **Promises.** A [`StatusReport`] is a pure function of a map, of the nodes' own reports,
-//! and of what one node knows of the directory. It claims no more than they show: a node whose facts did
-//! not come is listed without them, and the number of losses that can still be borne is the lowest over all
-//! buckets *and* the directory's voters. Its [`sentence`](StatusReport::sentence) is the same in plain words.
+//! **Promises.** A [`StatusReport`] is a pure function of a map, of the nodes' own reports, and of what one node knows of the directory. It
+//! claims no more than they show: a node whose facts did not come is listed without them, and the number of losses that can still be borne is
+//! the lowest over all buckets *and* the directory's voters. Its [`sentence`](StatusReport::sentence) is the same in plain words.
 //!
 //! **Path of the data.** Each node makes [`NodeFacts`] of itself and a report of its own map
 //! ([`StatusReport::new`]); that is what `/api/v1/status` and the native protocol's `status` answer, as
@@ -104,7 +103,7 @@ pub struct NodeFacts {
     pub lacking: Vec<LackFacts>,
     /// Sources that give no answer to it, or to mounts that report to it.
     pub away: Vec<AwayFacts>,
-    /// Requests of volumes that it has served by NBD.
+    /// Requests of volumes that it has served.
     pub volumes: Vec<crate::volumes::VolumeFacts>,
 }
 

@@ -151,7 +151,7 @@ fn what_does_not_hold_together_is_named_with_file_line_and_value() {
         (
             "admin = \"127.0.0.1:1600\"",
             "",
-            "listen, resp, admin and nbd",
+            "listen, resp, admin, nbd and grpc",
         ),
     ] {
         let error = refused(&format!("zone = \"a\"\n{line}\nlog = \"warn\"\n"));

@@ -1,4 +1,4 @@
-//! The counts of the RESP door, with its connections, and of the NBD door.
+//! The counts of the RESP door, with its connections.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use parking_lot::Mutex;
 use staves_net::Refusals;
 use staves_resp::ClientFacts;
-
-use crate::volumes::ServedVolumes;
 
 /// The door's counts and connections.
 #[derive(Debug, Default)]
@@ -25,19 +23,4 @@ pub(crate) struct DoorState {
     pub(crate) detoured_total: AtomicU64,
     /// Connections as CLIENT LIST shows them.
     pub(crate) clients: Mutex<BTreeMap<u64, ClientFacts>>,
-}
-
-/// The counts of the NBD door.
-#[derive(Debug, Default)]
-pub(crate) struct NbdState {
-    pub(crate) connections: AtomicU32,
-    pub(crate) connections_total: AtomicU64,
-    pub(crate) rejected: Refusals,
-    pub(crate) not_accepted: Refusals,
-    /// The volumes that were opened here.
-    pub(crate) volumes: ServedVolumes,
-    pub(crate) reads_total: AtomicU64,
-    pub(crate) writes_total: AtomicU64,
-    pub(crate) read_bytes_total: AtomicU64,
-    pub(crate) written_bytes_total: AtomicU64,
 }

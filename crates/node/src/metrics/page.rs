@@ -22,7 +22,7 @@ pub(crate) fn text(running: &Running) -> String {
         links: running.host.peers.stats(),
         pools,
         disk: DiskFacts::sum(&running.host.disks().facts()),
-        volumes: running.nbd.volumes.list(),
+        volumes: running.volumes.list(),
     };
     let mut page = String::new();
     for metric in METRICS {

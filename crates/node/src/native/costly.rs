@@ -84,7 +84,10 @@ async fn look(
             Ok(Message::StatusAnswer(StatusAnswer { json }))
         }
         Message::GroupState(target) => group::state(&running.host, *target),
-        Message::GroupSums(ask) => group::sums(&running.host, *ask, turn, reply).await,
+        Message::GroupSums(ask) => {
+            let sums = group::sums(&running.host, *ask, turn, || reply.is_gone());
+            sums.await.map(Message::GroupSumsAnswer)
+        }
         Message::KeyRange(target) => maps::key_range(running, *target),
         _ => return None,
     })

@@ -50,13 +50,13 @@ fn cell_at(routes: &Routes, group: GroupId, slot: MemberSlot) -> Option<Arc<Cell
         .cloned()
 }
 
-/// Gives the sums of the pages of one of its members, of those that are here, as far as they are there when the asker leaves.
-pub(super) async fn sums(
+/// The sums of the pages of one of its members, of those that are here, as far as they are there when the asker leaves.
+pub(crate) async fn sums(
     host: &Host,
     ask: GroupSums,
     turn: &mut CostlyTurn,
-    reply: &Reply,
-) -> Result<Message, ErrorPacket> {
+    is_gone: impl Fn() -> bool,
+) -> Result<GroupSumsAnswer, ErrorPacket> {
     let target = GroupTarget { group: ask.group };
     let Some(cell) = cell_at(&host.routes(), ask.group, ask.slot) else {
         return Err(ErrorPacket::new(ErrorCode::NotFound, no_group(target)));
@@ -71,12 +71,12 @@ pub(super) async fn sums(
             return Err(ErrorPacket::new(ErrorCode::NotServing, text));
         };
         page = until;
-        if page >= end.min(sums.end) || reply.is_gone() {
+        if page >= end.min(sums.end) || is_gone() {
             break;
         }
         turn.rest().await;
     }
-    sums.map(Message::GroupSumsAnswer).ok_or_else(|| {
+    sums.ok_or_else(|| {
         let text = no_member(host, ask.group);
         ErrorPacket::new(ErrorCode::NotServing, text)
     })

@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -17,16 +16,19 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::NbdDoor;
-use super::allocation::{EXTENTS_BYTES, EXTENTS_MAX};
-use super::attachment::Attachment;
-use super::blocks::{BlockError, PATIENCE, VolumeBytes};
-use super::counted::{TimedRequest, limited_bytes, memory};
-use super::negotiation::{keep_alive, negotiate};
-use super::replies::{NbdReply, WRITE_MAX, write};
+use super::counted::{TimedRequest, limited_bytes};
+use super::negotiation::negotiate;
+use super::replies::{NbdReply, WRITE_MAX, nbd_error, write};
 use crate::door::Phase;
-use crate::door::state::NbdState;
 use crate::running::Running;
 use crate::volumes::ServedVolume;
+use crate::volumes::allocation::{EXTENTS_BYTES, EXTENTS_MAX};
+use crate::volumes::attachment::Attachment;
+use crate::volumes::attachments::WhenTaken;
+use crate::volumes::blocks::{PATIENCE, VolumeBytes};
+use crate::volumes::error::{BlockError, VolumeFault};
+use crate::volumes::memory::request_memory;
+use crate::volumes::places::{VolumeDoorState, keep_alive};
 
 /// The time for a client's whole negotiation.
 const NEGOTIATION_MAX: Duration = Duration::from_secs(30);
@@ -57,11 +59,12 @@ pub(super) async fn serve(
     let Some((transmission, id)) = negotiated.map_err(io::Error::from)?? else {
         return Ok(());
     };
-    let attachment = door.attachments.join(id, client);
-    let volume = door.state.volumes.open(&running.host.routes().map, id);
+    let taken = WhenTaken::WaitForSameMachine;
+    let attachment = door.attachments.join(id, client.to_string(), taken);
+    let volume = running.volumes.open(&running.host.routes().map, id);
     let connection = NbdConnection {
         running: running.clone(),
-        state: door.state.clone(),
+        state: door.places.state.clone(),
         attachment: attachment.clone(),
         volume,
         replies: transmission.replies(),
@@ -76,7 +79,7 @@ pub(super) async fn serve(
 #[derive(Clone)]
 struct NbdConnection {
     running: Arc<Running>,
-    state: Arc<NbdState>,
+    state: Arc<VolumeDoorState>,
     attachment: Arc<Attachment>,
     volume: Arc<ServedVolume>,
     replies: Replies,
@@ -212,7 +215,7 @@ impl NbdConnection {
     ) -> io::Result<BegunWrite> {
         let room = async {
             let place = self.place(Some(u64::from(bytes)), places).await?;
-            Some((place, memory(&self.running, bytes as usize).await?))
+            Some((place, request_memory(&self.running, bytes as usize).await?))
         };
         let text = "a write found no memory in time, or the session is over";
         let room = self.unless_over(room, until).await;
@@ -314,19 +317,19 @@ impl NbdConnection {
         timed.end(&self.volume, done.is_ok());
         if let Err(error) = done {
             let text = &error.text;
-            tracing::debug!(error = %error.error, text, "an NBD request was not done");
+            tracing::debug!(fault = ?error.fault, text, "an NBD request was not done");
             // Before the client hears of it: what it writes next belongs to another session.
             if error.ends_session {
                 self.attachment.set_over();
             }
             // Not done, and the connection ends: its client sends it again by another, and must not take it for failed.
-            if error.error == NbdError::Eshutdown {
+            let number = nbd_error(error.fault);
+            if number == NbdError::Eshutdown {
                 return;
             }
             reply.payload.clear();
             reply.head.clear();
-            self.replies
-                .error(cookie, error.error, text, &mut reply.head);
+            self.replies.error(cookie, number, text, &mut reply.head);
         }
         let _ = replies.send(reply).await;
     }
@@ -336,13 +339,10 @@ impl NbdConnection {
         let state = &self.state;
         match request.command {
             NbdCommand::Read { offset, len, .. } => {
-                let part = memory(&self.running, len as usize).await;
+                let part = request_memory(&self.running, len as usize).await;
                 reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
                 reply.payload = self.blocks.read(offset, len).await?;
-                state.reads_total.fetch_add(1, Ordering::Relaxed);
-                state
-                    .read_bytes_total
-                    .fetch_add(u64::from(len), Ordering::Relaxed);
+                state.count_read(u64::from(len));
                 self.replies.read_head(cookie, offset, len, &mut reply.head);
                 return Ok(());
             }
@@ -351,8 +351,7 @@ impl NbdConnection {
                 let session = self.session_for((offset, len)).await?;
                 self.blocks.write(session, offset, bytes).await?;
                 reply.part = None;
-                state.writes_total.fetch_add(1, Ordering::Relaxed);
-                state.written_bytes_total.fetch_add(len, Ordering::Relaxed);
+                state.count_write(len);
             }
             NbdCommand::WriteZeroes {
                 no_hole: true,
@@ -360,7 +359,7 @@ impl NbdConnection {
                 ..
             } => {
                 let text = "not faster than a write";
-                return Err(BlockError::new(NbdError::Enotsup, text));
+                return Err(BlockError::new(VolumeFault::Unsupported, text));
             }
             NbdCommand::WriteZeroes {
                 offset,
@@ -371,7 +370,7 @@ impl NbdConnection {
                 let range = (offset, u64::from(len));
                 let session = self.session_for(range).await?;
                 self.blocks.zero(session, range, no_hole).await?;
-                state.writes_total.fetch_add(1, Ordering::Relaxed);
+                state.count_write(0);
             }
             NbdCommand::Trim { offset, len } => {
                 let session = self.session_for((offset, u64::from(len))).await?;
@@ -380,7 +379,7 @@ impl NbdConnection {
             // A write is answered once every copy has it: there is nothing more to wait for.
             NbdCommand::Flush | NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
             NbdCommand::BlockStatus { offset, len, one } => {
-                let part = memory(&self.running, EXTENTS_BYTES).await;
+                let part = request_memory(&self.running, EXTENTS_BYTES).await;
                 reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
                 let extents_max = if one { 1 } else { EXTENTS_MAX };
                 let extents = self.blocks.extents(offset, len, extents_max).await?;

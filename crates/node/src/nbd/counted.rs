@@ -1,30 +1,10 @@
-//! The costs of a request: a part of its volume's limit, memory of the node, and time.
+//! The costs of a request: a part of its volume's limit, and time.
 
 use std::time::Instant;
 
 use staves_nbd::{Incoming, NbdCommand};
-use staves_net::InFlightPart;
-use tokio::time::timeout;
 
-use super::blocks::PATIENCE;
-use crate::running::Running;
 use crate::volumes::{ServedVolume, VolumeOp};
-
-/// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
-pub(super) async fn memory(running: &Running, bytes: usize) -> Option<InFlightPart> {
-    let in_flight = &running.in_flight;
-    let mut part = InFlightPart::of_request(in_flight.clone());
-    let found = async {
-        while !part.try_set_in_turn(bytes) {
-            // It gets in line; a disk has no use for an early refusal.
-            part.is_refused();
-            in_flight.room().await;
-        }
-    };
-    timeout(PATIENCE, found).await.ok()?;
-    part.waits_no_more();
-    Some(part)
-}
 
 /// A request whose time is taken.
 pub(super) struct TimedRequest {

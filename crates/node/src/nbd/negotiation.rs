@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::BytesMut;
 use staves_model::{ClusterMap, RegionId, with_unit};
@@ -13,33 +12,14 @@ use staves_nbd::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::attachment::is_same_client;
 use crate::running::Running;
+use crate::volumes::attachment::is_same_client;
+use crate::volumes::newest_map;
 
 /// The unit that costs least: a page of the volume's groups.
 const BLOCK_PREFERRED: u32 = staves_model::PAGE_BYTES as u32;
 /// Longest read and longest payload of a write.
 const BLOCK_MAX: u32 = 32 << 20;
-/// A client that says nothing is asked whether it lives after so long, so often, and then its volume is free.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(10), Duration::from_secs(5), 3);
-/// And one that does not acknowledge what was sent to it is not asked: it is given so long.
-const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(25);
-
-/// The pause before another look whether the node goes by the newest map.
-const MAP_AGAIN: Duration = Duration::from_millis(2);
-
-/// Sees to it that a client that has gone without a word is not taken for there.
-pub(super) fn keep_alive(socket: &TcpStream) -> io::Result<()> {
-    let (idle, between, times) = KEEPALIVE;
-    let options = socket2::TcpKeepalive::new()
-        .with_time(idle)
-        .with_interval(between)
-        .with_retries(times);
-    let socket = socket2::SockRef::from(socket);
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
-    socket.set_tcp_keepalive(&options)
-}
-
 /// The volumes of the cluster, as one client may have them.
 struct Volumes<'a> {
     map: Arc<ClusterMap>,
@@ -98,18 +78,6 @@ impl Exports for Volumes<'_> {
             block_preferred: BLOCK_PREFERRED,
             block_max: BLOCK_MAX,
         })
-    }
-}
-
-/// The map that this node goes by, once that is as new as the directory's: a volume that it is known to have can be opened.
-async fn newest_map(running: &Running) -> Arc<ClusterMap> {
-    let revision = running.directory.map().borrow().revision;
-    loop {
-        let map = running.host.routes().map.clone();
-        if map.revision >= revision {
-            return map;
-        }
-        tokio::time::sleep(MAP_AGAIN).await;
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use staves_nbd::NbdError;
 use staves_net::InFlightPart;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -12,11 +13,27 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
 use crate::running::Running;
+use crate::volumes::error::VolumeFault;
 
 /// The time that a client may take none of its replies.
 pub(super) const WRITE_MAX: Duration = Duration::from_secs(30);
 /// Replies up to this length leave together.
 const TOGETHER_BYTES: usize = 64 << 10;
+
+/// NBD's number for a failure.
+pub(super) fn nbd_error(fault: VolumeFault) -> NbdError {
+    match fault {
+        VolumeFault::SessionOver | VolumeFault::Deleted => NbdError::Eshutdown,
+        VolumeFault::Attached => NbdError::Eperm,
+        VolumeFault::Full => NbdError::Enospc,
+        VolumeFault::BadRequest => NbdError::Einval,
+        VolumeFault::Unsupported => NbdError::Enotsup,
+        VolumeFault::NoMemory => NbdError::Enomem,
+        VolumeFault::NotServing | VolumeFault::Late | VolumeFault::Lost | VolumeFault::Failed => {
+            NbdError::Eio
+        }
+    }
+}
 
 /// A reply on its way, and what it holds until it has left.
 pub(super) struct NbdReply {

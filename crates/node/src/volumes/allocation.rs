@@ -13,12 +13,13 @@ use staves_wire::ErrorCode;
 use staves_wire::memory::{Action, ChunkBits};
 use staves_wire::service::{Address, Answer, PoolRef};
 
-use super::blocks::{BlockError, PATIENCE, PIECES_MAX, VolumeBytes, senseless};
+use super::blocks::{PATIENCE, PIECES_MAX, VolumeBytes, senseless};
+use super::error::BlockError;
 
 /// Most extents of a reply; the client asks again for the rest.
-pub(super) const EXTENTS_MAX: usize = 1024;
+pub(crate) const EXTENTS_MAX: usize = 1024;
 /// Memory that a reply takes at most while it is made: marks and questions for 4 GiB, and extents.
-pub(super) const EXTENTS_BYTES: usize = 256 << 10;
+pub(crate) const EXTENTS_BYTES: usize = 256 << 10;
 /// Chunks of the first window: 16 MiB.
 const WINDOW_CHUNKS: u64 = 256;
 /// A window has as many times the chunks of the one before.
@@ -27,7 +28,7 @@ const WINDOW_GROWTH: u64 = 4;
 impl VolumeBytes {
     /// The extents from `offset` on: the length of each, and whether it is a hole. They end after `len` bytes, or where there are
     /// more than `extents_max`.
-    pub(super) async fn extents(
+    pub(crate) async fn extents(
         &self,
         offset: u64,
         len: u32,
@@ -150,6 +151,7 @@ mod tests {
     use staves_model::{GroupId, MemberSlot};
 
     use super::*;
+    use crate::volumes::error::VolumeFault;
 
     const CHUNK: u32 = CHUNK_BYTES as u32;
 
@@ -188,19 +190,19 @@ mod tests {
         let marked = |answer: &Answer| {
             let mut holes = vec![false; 6];
             let told = mark(&mut holes, 10, &part, answer);
-            told.map(|()| holes).map_err(|error| error.error.number())
+            told.map(|()| holes).map_err(|error| error.fault)
         };
         let told = marked(&Answer::Value(vec![0b010].into()));
         assert_eq!(told, Ok(vec![false, true, false, false, false, true]));
         let unknown = Answer::error(ErrorCode::Malformed, "what is that?");
         assert_eq!(marked(&unknown), Ok(vec![false; 6]));
         // One that is not understood, and one that the bucket could not give.
-        for answer in [
-            Answer::Value(vec![0, 0].into()),
-            Answer::Ok,
-            Answer::error(ErrorCode::Lost, "gone"),
+        for (answer, fault) in [
+            (Answer::Value(vec![0, 0].into()), VolumeFault::Failed),
+            (Answer::Ok, VolumeFault::Failed),
+            (Answer::error(ErrorCode::Lost, "gone"), VolumeFault::Lost),
         ] {
-            assert_eq!(marked(&answer), Err(5), "{answer:?}");
+            assert_eq!(marked(&answer), Err(fault), "{answer:?}");
         }
     }
 }

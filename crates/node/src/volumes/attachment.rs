@@ -1,6 +1,6 @@
-//! Sessions: who writes to a volume through this door. Each connection has its own.
+//! Sessions: the client that writes to a volume through a door of this node.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,86 +14,25 @@ use staves_model::{
     Change, ClusterMap, GroupId, Refusal, RegionId, Revision, Stretch, StretchState, Volume,
     VolumeWriter,
 };
-use staves_nbd::NbdError;
 use tokio::sync::watch;
 
-use super::blocks::{BlockError, VolumeBytes};
+use super::attachments::{DETACH_MAX, WhenTaken};
+use super::blocks::VolumeBytes;
+use super::error::{BlockError, VolumeFault};
 use crate::running::Running;
 
 /// The time that a client waits for its own session at another door to end, and for the directory.
-const ATTACH_MAX: Duration = Duration::from_secs(35);
-/// The time that the directory may take to hear that a volume is free again.
-const DETACH_MAX: Duration = Duration::from_secs(5);
+pub(crate) const ATTACH_MAX: Duration = Duration::from_secs(35);
 /// The pause before a change that found a newer map is proposed again.
 const AGAIN: Duration = Duration::from_millis(10);
 /// The pause before a client asks again whether its former door has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
-/// The pause between two looks for volumes that nobody here has any more.
-pub(super) const SWEEP: Duration = Duration::from_secs(1);
 
-/// The connections of a door, by volume and client.
-#[derive(Default)]
-pub(super) struct Attachments {
-    all: Mutex<HashMap<(RegionId, SocketAddr), Arc<Attachment>>>,
-}
-
-impl Attachments {
-    /// A connection's hold on a volume.
-    pub(super) fn join(&self, id: RegionId, client: SocketAddr) -> Arc<Attachment> {
-        let attachment = Arc::new(Attachment::new(id, client));
-        self.all.lock().insert((id, client), attachment.clone());
-        attachment
-    }
-
-    /// A connection has ended: the volume is free again. What it left under way is of a session that is over.
-    pub(super) async fn leave(&self, running: &Running, attachment: &Arc<Attachment>) {
-        attachment.set_over();
-        let key = (attachment.id, attachment.client);
-        self.all.lock().remove(&key);
-        self.sweep(running).await;
-    }
-
-    /// Detaches the volumes that the map says are attached here, and nobody has: their clients have gone, or an attempt to attach
-    /// them ended without its outcome being known.
-    pub(super) async fn sweep(&self, running: &Running) {
-        let map = running.directory.map().borrow().clone();
-        let life = running.host.life;
-        let regions = map.pools.values().flat_map(|pool| pool.regions());
-        let attached = regions.filter_map(|region| {
-            let volume = region.volume.as_ref()?;
-            let writer = volume.writer.as_ref()?;
-            let is_here = writer.node == life.node && writer.incarnation == life.incarnation;
-            let is_mine = is_here && !self.has(region.id, &writer.client);
-            is_mine.then_some((region.id, volume.session))
-        });
-        let orphans: Vec<(RegionId, u64)> = attached.collect();
-        for (volume, session) in orphans {
-            let detach = Change::DetachVolume { volume, session };
-            if let Err(error) = propose(running, detach, Instant::now() + DETACH_MAX).await {
-                tracing::debug!(%volume, %error, "not detached yet");
-                return;
-            }
-        }
-    }
-
-    /// Ends the sessions that a map says are over.
-    pub(super) fn follow(&self, map: &ClusterMap, running: &Running) {
-        let all: Vec<Arc<Attachment>> = self.all.lock().values().cloned().collect();
-        all.iter()
-            .for_each(|attachment| attachment.follow(map, running));
-    }
-
-    fn has(&self, id: RegionId, client: &str) -> bool {
-        let all = self.all.lock();
-        let mut present = all.iter().filter(|((of, _), _)| *of == id);
-        present.any(|((_, at), attachment)| at.to_string() == client && !attachment.is_over())
-    }
-}
-
-/// A connection's hold on a volume.
-pub(super) struct Attachment {
-    id: RegionId,
-    client: SocketAddr,
+/// A client's hold on a volume.
+pub(crate) struct Attachment {
+    pub(super) id: RegionId,
+    pub(super) client: String,
+    taken: WhenTaken,
     /// The session; 0 before the first write.
     session: AtomicU64,
     /// Held by the request that attaches, or that gets a part of the volume ready.
@@ -104,10 +43,11 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    fn new(id: RegionId, client: SocketAddr) -> Attachment {
+    pub(super) fn new(id: RegionId, client: String, taken: WhenTaken) -> Attachment {
         Attachment {
             id,
             client,
+            taken,
             session: AtomicU64::new(0),
             preparing: tokio::sync::Mutex::default(),
             ready: Mutex::default(),
@@ -115,31 +55,32 @@ impl Attachment {
         }
     }
 
-    fn is_over(&self) -> bool {
+    /// True once nothing may be written in the session any more.
+    pub(crate) fn is_over(&self) -> bool {
         *self.over.borrow()
     }
 
     /// Waits until the session is over: its connection ends.
-    pub(super) async fn over(&self) {
+    pub(crate) async fn over(&self) {
         let mut over = self.over.subscribe();
         // The sender lives as long as the attachment.
         let _ = over.wait_for(|over| *over).await;
     }
 
     /// The session ends: what the client writes next belongs to another.
-    pub(super) fn set_over(&self) {
+    pub(crate) fn set_over(&self) {
         self.over.send_replace(true);
     }
 
     /// Ends the session if the map says that it is not ours, or there is no such volume any more.
-    pub(super) fn follow(&self, map: &ClusterMap, running: &Running) {
+    pub(crate) fn follow(&self, map: &ClusterMap, running: &Running) {
         let session = self.session.load(Ordering::Acquire);
         let volume = volume(map, self.id);
         let is_ours = |volume: &Volume| {
             session == 0
                 || volume.session < session // an older map
                 || (volume.session == session
-                    && volume.writer.as_ref() == Some(&writer(running, self.client)))
+                    && volume.writer.as_ref() == Some(&writer(running, &self.client)))
         };
         if !volume.is_some_and(is_ours) {
             self.set_over();
@@ -148,7 +89,7 @@ impl Attachment {
 
     /// The session in which to change bytes of a range: attaches the volume at first, and lets every bucket that may hold
     /// bytes of it know.
-    pub(super) async fn session_for(
+    pub(crate) async fn session_for(
         &self,
         running: &Arc<Running>,
         (offset, len): (u64, u64),
@@ -181,7 +122,7 @@ impl Attachment {
                 // Some buckets may know the session, and others not.
                 self.set_over();
                 Err(BlockError::new(
-                    NbdError::Eio,
+                    VolumeFault::NotServing,
                     "the volume was not attached in time",
                 ))
             }
@@ -216,7 +157,7 @@ impl Attachment {
         for span in written.filter(|_| !planted(Mutant::FenceOfSome)) {
             match self.prepare(running, session, span, deadline).await {
                 // Its buckets never knew a session, and so took no write of one: it stays unready.
-                Err(error) if error.error == NbdError::Enospc => {}
+                Err(error) if error.fault == VolumeFault::Full => {}
                 told => told.inspect_err(|_| self.set_over())?,
             }
         }
@@ -245,7 +186,8 @@ impl Attachment {
         if stretch.state != StretchState::Written {
             let region = self.id;
             let marked = propose(running, Change::WriteRegion { region, offsets }, deadline).await;
-            let revision = marked.map_err(|e| BlockError::new(NbdError::Eio, e.to_string()))?;
+            let revision =
+                marked.map_err(|e| BlockError::new(VolumeFault::NotServing, e.to_string()))?;
             follow(running, revision, deadline).await?;
             // The map that has the mark also says who has the volume.
             self.still_ours(running)?;
@@ -258,13 +200,46 @@ impl Attachment {
         Ok(())
     }
 
+    /// Waits a moment for whoever has the volume, or takes it away, as the rule is; false if it is refused.
+    async fn makes_way(
+        &self,
+        running: &Running,
+        other: &VolumeWriter,
+        session: u64,
+        deadline: Instant,
+    ) -> Result<bool, BlockError> {
+        let until = match self.taken {
+            // A client that connects anew leaves its former connection, whose door may not know that yet.
+            WhenTaken::WaitForSameMachine if is_same_client(&other.client, &self.client) => {
+                deadline
+            }
+            WhenTaken::WaitForSameMachine => return Ok(false),
+            WhenTaken::WaitUntil(until) => until.min(deadline),
+            WhenTaken::TakeOver => {
+                let volume = self.id;
+                let ended = propose(running, Change::DetachVolume { volume, session }, deadline);
+                let revision = ended.await.map_err(|error| {
+                    let text = format!("the volume cannot be taken over: {error}");
+                    BlockError::new(VolumeFault::NotServing, text)
+                })?;
+                follow(running, revision, deadline).await?;
+                return Ok(true);
+            }
+        };
+        let waits = Instant::now() + LOOK_AGAIN < until;
+        if waits {
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        Ok(waits)
+    }
+
     /// Has the directory open a session.
     async fn open_session(
         &self,
         running: &Arc<Running>,
         deadline: Instant,
     ) -> Result<u64, BlockError> {
-        let me = writer(running, self.client);
+        let me = writer(running, &self.client);
         loop {
             // Nobody is to attach for a connection that has ended: its client writes by another one.
             if self.is_over() {
@@ -274,10 +249,11 @@ impl Attachment {
             let volume = volume(&map, self.id).ok_or_else(deleted)?;
             let other = volume.writer.as_ref();
             let other = other.filter(|w| **w != me && map.is_up(w.node, w.incarnation));
-            // A client that connects anew leaves its former connection, whose door may not know that yet.
-            let is_former = other.is_some_and(|w| is_same_client(&w.client, &me.client));
-            if is_former && Instant::now() + LOOK_AGAIN < deadline {
-                tokio::time::sleep(LOOK_AGAIN).await;
+            if let Some(other) = other
+                && self
+                    .makes_way(running, other, volume.session, deadline)
+                    .await?
+            {
                 continue;
             }
             if let Some(other) = other {
@@ -285,7 +261,7 @@ impl Attachment {
                     "it is attached to {} through node {}",
                     other.client, other.node
                 );
-                return Err(BlockError::new(NbdError::Eperm, text));
+                return Err(BlockError::new(VolumeFault::Attached, text));
             }
             let after = volume.session;
             let attach = Change::AttachVolume {
@@ -305,11 +281,11 @@ impl Attachment {
                     tokio::time::sleep(AGAIN).await;
                 }
                 Err(DirectoryError::Refused(refusal)) => {
-                    return Err(BlockError::new(NbdError::Eperm, refusal.to_string()));
+                    return Err(BlockError::new(VolumeFault::Attached, refusal.to_string()));
                 }
                 Err(error) => {
                     let text = format!("the volume cannot be attached: {error}");
-                    return Err(BlockError::new(NbdError::Eio, text));
+                    return Err(BlockError::new(VolumeFault::NotServing, text));
                 }
             }
         }
@@ -320,36 +296,38 @@ impl Attachment {
 type StretchSpan = (Range<u64>, Stretch);
 
 /// True if two connections come from one machine.
-pub(super) fn is_same_client(one: &str, other: &str) -> bool {
-    let ip = |client: &str| client.parse::<SocketAddr>().map(|at| at.ip());
-    one == other || matches!((ip(one), ip(other)), (Ok(one), Ok(other)) if one == other)
+pub(crate) fn is_same_client(one: &str, other: &str) -> bool {
+    // Behind a slash a door may tell clients of one address apart.
+    let address = |client: &str| client.split('/').next()?.parse::<SocketAddr>().ok();
+    let ip = |client: &str| address(client).map(|at| at.ip());
+    one == other || matches!((ip(one), ip(other)), (Some(one), Some(other)) if one == other)
 }
 
 fn over() -> BlockError {
-    let text = "the session of this connection is over: connect again";
-    BlockError::new(NbdError::Eshutdown, text)
+    let text = "the session is over: attach the volume again, by another connection at NBD's door";
+    BlockError::new(VolumeFault::SessionOver, text)
 }
 
 fn deleted() -> BlockError {
-    BlockError::new(NbdError::Eshutdown, "the volume was deleted")
+    BlockError::new(VolumeFault::Deleted, "the volume was deleted")
 }
 
 /// The attachment of a volume.
-pub(super) fn volume(map: &ClusterMap, id: RegionId) -> Option<&Volume> {
+fn volume(map: &ClusterMap, id: RegionId) -> Option<&Volume> {
     map.region(id)?.1.volume.as_ref()
 }
 
 /// A client of this door, as the directory knows it.
-pub(super) fn writer(running: &Running, client: SocketAddr) -> VolumeWriter {
+fn writer(running: &Running, client: &str) -> VolumeWriter {
     let life = running.host.life;
     VolumeWriter {
         node: life.node,
         incarnation: life.incarnation,
-        client: client.to_string(),
+        client: client.to_owned(),
     }
 }
 
-async fn propose(
+pub(super) async fn propose(
     running: &Running,
     change: Change,
     deadline: Instant,
@@ -373,7 +351,7 @@ async fn follow(
     while running.host.routes().map.revision < revision {
         if Instant::now() >= deadline {
             let text = "the volume was attached, and this node has not heard of it in time";
-            return Err(BlockError::new(NbdError::Eio, text));
+            return Err(BlockError::new(VolumeFault::NotServing, text));
         }
         tokio::time::sleep(AGAIN / 5).await;
     }

@@ -5,83 +5,51 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_client::turn::ServiceOp;
-use staves_client::{ClientError, Piece, pieces};
+use staves_client::{Piece, pieces};
 use staves_model::{CHUNK_BYTES, ClusterMap, Pool, Region, RegionId, ServiceId, Stretch};
-use staves_nbd::NbdError;
 use staves_wire::ErrorCode;
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, PoolRef};
 
+use super::error::{BlockError, VolumeFault};
 use crate::running::Running;
 
 /// The time that one read or write may take: while a node is replaced, it waits.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 /// Most chunks of one request to the router: each has its own deadline.
 pub(super) const PIECES_MAX: usize = 512;
 /// Most bytes that are zeroed at a time.
 const ZERO_BYTES: u64 = PIECES_MAX as u64 * CHUNK_BYTES;
 static ZEROES: [u8; CHUNK_BYTES as usize] = [0; CHUNK_BYTES as usize];
 
-/// A request that was not done, or may not have been.
-#[derive(Clone, Debug)]
-pub(super) struct BlockError {
-    /// For the client.
-    pub(super) error: NbdError,
-    /// For people.
-    pub(super) text: String,
-    /// The session is over: somebody else writes, or it is not known whether this was done. What may still be on its way must not
-    /// take effect after what the client writes next.
-    pub(super) ends_session: bool,
-}
-
-impl BlockError {
-    pub(super) fn new(error: NbdError, text: impl Into<String>) -> BlockError {
-        BlockError {
-            error,
-            text: text.into(),
-            ends_session: false,
-        }
-    }
-
-    pub(super) fn no_memory() -> BlockError {
-        let text = "the node's memory for requests is taken by others; ask again, or give it more (in_flight_bytes_max)";
-        BlockError::new(NbdError::Enomem, text)
-    }
-
-    pub(super) fn of(code: ErrorCode, text: String, is_write: bool) -> BlockError {
-        let error = match code {
-            ErrorCode::Fenced | ErrorCode::NotFound => NbdError::Eshutdown,
-            ErrorCode::OutOfMemory => NbdError::Enospc,
-            ErrorCode::Malformed | ErrorCode::TooLarge => NbdError::Einval,
-            _ => NbdError::Eio,
-        };
-        let over = matches!(code, ErrorCode::Fenced | ErrorCode::NotFound);
-        BlockError {
-            error,
-            text,
-            ends_session: over || (is_write && !code.nothing_done()),
-        }
-    }
-
-    pub(super) fn of_client(error: &ClientError, is_write: bool) -> BlockError {
-        BlockError::of(error.code(), error.to_string(), is_write)
-    }
-}
-
 /// The bytes of one volume.
 #[derive(Clone)]
-pub(super) struct VolumeBytes {
+pub(crate) struct VolumeBytes {
     pub(super) running: Arc<Running>,
     id: RegionId,
 }
 
 impl VolumeBytes {
-    pub(super) fn new(running: Arc<Running>, id: RegionId) -> VolumeBytes {
+    pub(crate) fn new(running: Arc<Running>, id: RegionId) -> VolumeBytes {
         VolumeBytes { running, id }
     }
 
+    /// Checks that a range lies within the volume.
+    pub(crate) fn check(&self, (offset, len): (u64, u64)) -> Result<(), BlockError> {
+        let map = self.map();
+        let size_bytes = self.entry(&map)?.1.size_bytes;
+        let end = offset.checked_add(len);
+        if end.is_some_and(|end| end <= size_bytes) {
+            return Ok(());
+        }
+        let text = format!(
+            "{len} bytes at {offset} do not lie within the volume, which has {size_bytes} bytes"
+        );
+        Err(BlockError::new(VolumeFault::BadRequest, text))
+    }
+
     /// The bytes of a range, in parts.
-    pub(super) async fn read(&self, offset: u64, len: u32) -> Result<Vec<Bytes>, BlockError> {
+    pub(crate) async fn read(&self, offset: u64, len: u32) -> Result<Vec<Bytes>, BlockError> {
         let pieces = self.pieces(offset, u64::from(len))?;
         let read = |piece: &Piece| Action::Read {
             offset: piece.offset,
@@ -99,7 +67,7 @@ impl VolumeBytes {
     }
 
     /// Puts bytes.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &self,
         session: u64,
         offset: u64,
@@ -120,7 +88,7 @@ impl VolumeBytes {
     }
 
     /// Makes bytes zeroes; whole chunks give their memory back, unless `keeps` says that it stays reserved.
-    pub(super) async fn zero(
+    pub(crate) async fn zero(
         &self,
         session: u64,
         (mut offset, len): (u64, u64),
@@ -150,7 +118,7 @@ impl VolumeBytes {
     }
 
     /// Gives the memory of whole chunks back; the rest of the range stays as it is.
-    pub(super) async fn trim(&self, session: u64, offset: u64, len: u64) -> Result<(), BlockError> {
+    pub(crate) async fn trim(&self, session: u64, offset: u64, len: u64) -> Result<(), BlockError> {
         let first = offset.next_multiple_of(CHUNK_BYTES);
         let end = (offset + len) / CHUNK_BYTES * CHUNK_BYTES;
         match first < end {
@@ -160,7 +128,7 @@ impl VolumeBytes {
     }
 
     /// Tells every bucket of a stretch of the session, so that nothing of an earlier one takes effect there any more.
-    pub(super) async fn fence(&self, session: u64, stretch: Stretch) -> Result<(), BlockError> {
+    pub(crate) async fn fence(&self, session: u64, stretch: Stretch) -> Result<(), BlockError> {
         let map = self.map();
         let (pool, _) = self.entry(&map)?;
         let (m, pool) = (pool.scheme.m, pool.id);

@@ -10,6 +10,8 @@ mod counter;
 mod doors;
 mod failover;
 mod files;
+mod grpc_limits;
+mod grpc_volumes;
 mod hostile;
 mod lives;
 mod loads;

@@ -1,0 +1,124 @@
+//! The gRPC door: volumes for programs (off unless `grpc` is set).
+//!
+//! A connection is served by hyper, HTTP/2 without TLS; its calls run beside each other. Reads go to the volume's buckets through
+//! the node's router, so that any node serves any volume. Writes need a session, which `Attach` begins and which belongs to the
+//! connection: it ends with it, or when a write ends without an answer, so that nothing of it takes effect after what its client does next.
+//!
+//! **Layout.** `connection`: a connection and its sessions. `calls`: requests on their way to a service. `bodies`: their messages, and the memory that
+//! those take. `service`: the calls on volumes; `states`: what the map says of them. `consistency`: members compared. `failure`: gRPC's
+//! codes. The messages are `staves-grpc`'s; sessions and bytes are [`crate::volumes`]'.
+
+mod bodies;
+mod calls;
+mod connection;
+mod consistency;
+mod failure;
+mod service;
+mod states;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use self::calls::StandardServices;
+use crate::config::Config;
+use crate::door::Phase;
+use crate::entry::Entry;
+use crate::start::{self, StartError};
+use crate::volumes::attachments::Attachments;
+use crate::volumes::places::{ClientPlace, ClientPlaces, VolumeDoorState};
+
+/// After the operating system refused to accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Most connections, where `clients_max` is not less: each may have hundreds of KiB under way that are not counted yet.
+const CONNECTIONS_MAX: u32 = 1024;
+
+/// The door.
+struct GrpcDoor {
+    entry: Arc<Entry>,
+    attachments: Arc<Attachments>,
+    places: ClientPlaces,
+    standard: StandardServices,
+}
+
+/// The door's socket, where volumes are to be served by gRPC.
+pub(crate) struct GrpcSocket(Option<TcpListener>);
+
+impl GrpcSocket {
+    pub(crate) async fn bind(config: &Config) -> Result<GrpcSocket, StartError> {
+        Ok(GrpcSocket(match &config.grpc {
+            Some(at) => Some(start::bind("gRPC", at, "--grpc").await?),
+            None => None,
+        }))
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.0.as_ref().map(start::address)
+    }
+
+    /// Begins to serve; the counts, and the task.
+    pub(crate) fn serve(
+        self,
+        clients_max: u32,
+        (entry, attachments): (Arc<Entry>, Arc<Attachments>),
+        phase: watch::Receiver<Phase>,
+    ) -> (Arc<VolumeDoorState>, Option<JoinHandle<()>>) {
+        let places = ClientPlaces::new("gRPC", clients_max.min(CONNECTIONS_MAX));
+        let state = places.state.clone();
+        let task = self.0.map(|listener| {
+            let door = Arc::new(GrpcDoor {
+                entry,
+                attachments,
+                places,
+                standard: StandardServices::new(),
+            });
+            tokio::spawn(accept(listener, door, phase))
+        });
+        (state, task)
+    }
+}
+
+/// Accepts until told to stop; then ends once the connections have.
+async fn accept(listener: TcpListener, door: Arc<GrpcDoor>, mut phase: watch::Receiver<Phase>) {
+    let mut connections = JoinSet::new();
+    let health = tokio::spawn(calls::report_health(door.clone(), phase.clone()));
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = phase.wait_for(|p| *p >= Phase::Leaving) => break,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((socket, address)) => {
+                if let Some(place) = door.places.take(&socket) {
+                    connections.spawn(serve(socket, address, door.clone(), phase.clone(), place));
+                }
+            }
+            Err(error) => {
+                door.places.state.not_accepted.add(|unsaid| {
+                    tracing::warn!(%error, unsaid, "a gRPC connection could not be accepted");
+                });
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+    health.abort();
+}
+
+async fn serve(
+    socket: TcpStream,
+    address: SocketAddr,
+    door: Arc<GrpcDoor>,
+    phase: watch::Receiver<Phase>,
+    _place: ClientPlace,
+) {
+    if let Err(error) = connection::serve(socket, address, door, phase).await {
+        tracing::debug!(%address, %error, "gRPC connection ended");
+    }
+}

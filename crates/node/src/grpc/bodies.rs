@@ -1,0 +1,201 @@
+//! The messages of calls, and the memory that they take.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use hyper::body::{Body as HttpBody, Frame, Incoming};
+use staves_net::InFlightPart;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tonic::body::Body;
+use tonic::{Code, Response, Status};
+
+use super::connection::GrpcConnection;
+use super::failure::{settled, status};
+use crate::running::Running;
+use crate::volumes::error::BlockError;
+use crate::volumes::memory::request_memory;
+
+/// gRPC's head of a message: a flag, and the length.
+const HEAD_BYTES: usize = 5;
+/// The time that a message may take to come.
+const RECEIVE_MAX: Duration = Duration::from_secs(30);
+/// The time that a client may take nothing of an answer.
+const TAKE_MAX: Duration = Duration::from_secs(30);
+/// Bytes of an answer that leave at a time.
+const PIECE_BYTES: usize = 16 << 10;
+/// A message is in memory twice for a moment: as it came or goes, and decoded.
+const COPIES: usize = 2;
+
+/// The memory for an answer, until the client has taken it. The extension of a response.
+#[derive(Clone)]
+pub(super) struct AnswerMemory(Arc<parking_lot::Mutex<Option<InFlightPart>>>);
+
+/// Memory for an answer of so many bytes.
+pub(super) async fn answer_memory(running: &Running, bytes: usize) -> Result<InFlightPart, Status> {
+    let part = request_memory(running, COPIES * bytes).await;
+    part.ok_or_else(|| status(&BlockError::no_memory()))
+}
+
+/// An answer whose memory is held until it has left.
+pub(super) fn held<T>(answer: T, part: InFlightPart) -> Response<T> {
+    let mut response = Response::new(answer);
+    let memory = AnswerMemory(Arc::new(parking_lot::Mutex::new(Some(part))));
+    response.extensions_mut().insert(memory);
+    response
+}
+
+/// The message of a call as gRPC frames it, of `bytes_max` at most, and its memory.
+pub(super) async fn receive(
+    body: Incoming,
+    bytes_max: usize,
+    running: &Running,
+) -> Result<(Bytes, Option<InFlightPart>), Status> {
+    let received = timeout(RECEIVE_MAX, receive_all(body, bytes_max, running));
+    received.await.unwrap_or_else(|_| {
+        let text = format!("the call did not come whole within {RECEIVE_MAX:?}; nothing was done");
+        Err(settled(Code::DeadlineExceeded, text))
+    })
+}
+
+async fn receive_all(
+    mut body: Incoming,
+    bytes_max: usize,
+    running: &Running,
+) -> Result<(Bytes, Option<InFlightPart>), Status> {
+    let mut message = BytesMut::new();
+    let mut part: Option<InFlightPart> = None;
+    loop {
+        if let (None, Some(length)) = (&part, length_of(&message)) {
+            let whole = HEAD_BYTES.saturating_add(length);
+            if length > bytes_max || message.len() > whole {
+                return Err(too_large(length, bytes_max));
+            }
+            part = Some(answer_memory(running, whole).await?);
+            message.reserve(whole - message.len());
+        }
+        let next = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
+        let frame = match &mut part {
+            None => next.await,
+            Some(part) => tokio::select! {
+                frame = next => frame,
+                () = part.stuck() => {
+                    let text = "the call comes too slowly, and others wait for its memory; nothing was done";
+                    return Err(settled(Code::Unavailable, text));
+                }
+            },
+        };
+        let Some(frame) = frame else {
+            return Ok((message.freeze(), part));
+        };
+        let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
+        let whole = length_of(&message).map(|length| HEAD_BYTES + length);
+        if whole.is_some_and(|whole| message.len() + data.len() > whole) {
+            let text = "a call has one message, and this one has more; nothing was done";
+            return Err(settled(Code::InvalidArgument, text));
+        }
+        message.extend_from_slice(&data);
+        if let Some(part) = &mut part {
+            part.moved(data.len());
+        }
+    }
+}
+
+fn length_of(message: &[u8]) -> Option<usize> {
+    let length = message.get(1..HEAD_BYTES)?;
+    Some(
+        length
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | usize::from(*byte)),
+    )
+}
+
+fn too_large(length: usize, bytes_max: usize) -> Status {
+    let text = format!(
+        "a message of {length} bytes, or more than one; this call takes one of {bytes_max} bytes at most: split it; nothing was done"
+    );
+    settled(Code::InvalidArgument, text)
+}
+
+/// Lets an answer leave in pieces, its memory held until the last.
+pub(super) fn in_pieces(
+    response: hyper::Response<Body>,
+    connection: &Arc<GrpcConnection>,
+) -> hyper::Response<Body> {
+    let (mut head, body) = response.into_parts();
+    let memory = head.extensions.remove::<AnswerMemory>();
+    let part = memory.and_then(|AnswerMemory(part)| part.lock().take());
+    let Some(part) = part else {
+        return hyper::Response::from_parts(head, body);
+    };
+    let (sent, progress) = mpsc::unbounded_channel();
+    tokio::spawn(watch_over(part, progress, connection.clone()));
+    let body = PiecedBody {
+        inner: body,
+        rest: Bytes::new(),
+        sent,
+    };
+    hyper::Response::from_parts(head, Body::new(body))
+}
+
+/// Holds the memory of an answer, and ends the connection of a client that does not take it.
+async fn watch_over(
+    mut part: InFlightPart,
+    mut progress: mpsc::UnboundedReceiver<usize>,
+    connection: Arc<GrpcConnection>,
+) {
+    loop {
+        tokio::select! {
+            moved = timeout(TAKE_MAX, progress.recv()) => match moved {
+                Ok(Some(bytes)) => part.moved(bytes),
+                Ok(None) => return,
+                Err(_) => break,
+            },
+            () = part.stuck() => break,
+        }
+    }
+    connection.close();
+}
+
+/// A body whose data leaves in small pieces: hyper asks for the next when there is room for it, and has no more in memory.
+struct PiecedBody {
+    inner: Body,
+    rest: Bytes,
+    /// Bytes that have left. One number for each piece of an answer, whose length is bounded.
+    sent: mpsc::UnboundedSender<usize>,
+}
+
+impl HttpBody for PiecedBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        while self.rest.is_empty() {
+            match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => self.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let len = PIECE_BYTES.min(self.rest.len());
+        let piece = self.rest.split_to(len);
+        let _ = self.sent.send(len);
+        Poll::Ready(Some(Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.inner.is_end_stream()
+    }
+}

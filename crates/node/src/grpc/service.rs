@@ -1,0 +1,294 @@
+//! The calls on volumes.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use staves_grpc::v1::volumes_server::Volumes;
+use staves_grpc::{READ_BYTES_MAX, WRITE_BYTES_MAX, v1};
+use staves_model::{ClusterMap, NodeId, RegionId};
+use tonic::codegen::BoxStream;
+use tonic::{Code, Request, Response, Status, async_trait};
+
+use super::bodies::{answer_memory, held};
+use super::connection::{GrpcConnection, GrpcSession, SessionGuard, when_taken};
+use super::consistency;
+use super::failure::{no_session, no_volume, settled, status};
+use super::states;
+use crate::running::Running;
+use crate::volumes::blocks::VolumeBytes;
+use crate::volumes::error::BlockError;
+use crate::volumes::newest_map;
+
+/// Bytes that are counted for a volume in a list, and for a group of one: their names are bounded.
+const ENTRY_BYTES: usize = 512;
+
+/// The calls of one connection.
+#[derive(Clone)]
+pub(super) struct VolumeService(Arc<GrpcConnection>);
+
+impl VolumeService {
+    pub(super) fn new(connection: Arc<GrpcConnection>) -> VolumeService {
+        VolumeService(connection)
+    }
+
+    fn running(&self) -> Result<&Arc<Running>, Status> {
+        self.0.running()
+    }
+
+    /// The bytes of a volume by name.
+    async fn bytes(&self, name: &str) -> Result<VolumeBytes, Status> {
+        let running = self.running()?;
+        let map = newest_map(running).await;
+        Ok(VolumeBytes::new(running.clone(), id(&map, name)?))
+    }
+
+    /// Changes bytes of a range in a session of this connection. A call that ends without an answer, or of which it is not known whether it
+    /// was done, ends the session.
+    async fn change<F>(
+        &self,
+        (volume, number): (&str, u64),
+        range: (u64, u64),
+        change: impl FnOnce(VolumeBytes, u64) -> F,
+    ) -> Result<(), Status>
+    where
+        F: Future<Output = Result<(), BlockError>>,
+    {
+        let running = self.running()?;
+        let session = self.0.session(volume, number)?;
+        let GrpcSession {
+            attachment, bytes, ..
+        } = session;
+        bytes.check(range).map_err(|error| status(&error))?;
+        let mut unanswered = SessionGuard::new(&self.0.door.attachments, &attachment);
+        let changed = async {
+            let session = attachment.session_for(running, range).await?;
+            change(bytes, session).await
+        };
+        match changed.await {
+            Ok(()) => {
+                unanswered.keep();
+                self.0.door.places.state.count_write(range.1);
+                Ok(())
+            }
+            Err(error) => {
+                if !error.ends_session && !attachment.is_over() {
+                    unanswered.keep();
+                }
+                Err(status(&error))
+            }
+        }
+    }
+}
+
+/// The volume of a name.
+fn id(map: &ClusterMap, name: &str) -> Result<RegionId, Status> {
+    let named = map.region_named(name).map(|(_, region)| region);
+    let volume = named.filter(|region| region.volume.is_some());
+    volume
+        .map(|region| region.id)
+        .ok_or_else(|| no_volume(name))
+}
+
+/// The parts of a range as one.
+fn joined(mut parts: Vec<Bytes>) -> Bytes {
+    if parts.len() == 1 {
+        return parts.pop().unwrap_or_default();
+    }
+    let mut all = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
+    parts.iter().for_each(|part| all.extend_from_slice(part));
+    all.freeze()
+}
+
+fn too_long(what: &str, length: usize, bytes_max: usize) -> Status {
+    let text = format!("{what} of {length} bytes; one has {bytes_max} at most: split it");
+    settled(Code::InvalidArgument, text)
+}
+
+#[async_trait]
+impl Volumes for VolumeService {
+    async fn list(
+        &self,
+        _request: Request<v1::ListRequest>,
+    ) -> Result<Response<v1::ListReply>, Status> {
+        let running = self.running()?;
+        let map = newest_map(running).await;
+        let regions: usize = map.pools.values().map(|pool| pool.regions().len()).sum();
+        let part = answer_memory(running, regions * ENTRY_BYTES).await?;
+        let volumes = states::volumes(&map);
+        Ok(held(v1::ListReply { volumes }, part))
+    }
+
+    async fn get_state(
+        &self,
+        request: Request<v1::GetStateRequest>,
+    ) -> Result<Response<v1::GetStateReply>, Status> {
+        let running = self.running()?;
+        let name = request.into_inner().volume;
+        let map = newest_map(running).await;
+        let (pool, region) = map.region_named(&name).ok_or_else(|| no_volume(&name))?;
+        let entries = 1 + region.groups().count();
+        let part = answer_memory(running, entries * ENTRY_BYTES).await?;
+        let state = states::state(&map, pool, region).ok_or_else(|| no_volume(&name))?;
+        Ok(held(state, part))
+    }
+
+    async fn attach(
+        &self,
+        request: Request<v1::AttachRequest>,
+    ) -> Result<Response<v1::AttachReply>, Status> {
+        let running = self.running()?;
+        if running.is_stopping() {
+            let text = "the node is stopping: attach through another";
+            return Err(settled(Code::Unavailable, text));
+        }
+        let v1::AttachRequest {
+            volume,
+            wait_ms,
+            take_over,
+        } = request.into_inner();
+        let map = newest_map(running).await;
+        let id = id(&map, &volume)?;
+        let taken = when_taken(wait_ms, take_over);
+        let session = self.0.attach((&volume, id), taken).await?;
+        let map = running.host.routes().map.clone();
+        let (_, region) = map.region(id).ok_or_else(|| no_volume(&volume))?;
+        Ok(Response::new(v1::AttachReply {
+            session,
+            size_bytes: region.size_bytes,
+        }))
+    }
+
+    async fn detach(
+        &self,
+        request: Request<v1::DetachRequest>,
+    ) -> Result<Response<v1::DetachReply>, Status> {
+        let v1::DetachRequest { volume, session } = request.into_inner();
+        match self.0.detach(&volume, session).await? {
+            true => Ok(Response::new(v1::DetachReply {})),
+            false => Err(no_session(&volume, session)),
+        }
+    }
+
+    async fn read(
+        &self,
+        request: Request<v1::ReadRequest>,
+    ) -> Result<Response<v1::ReadReply>, Status> {
+        let v1::ReadRequest {
+            volume,
+            offset,
+            length,
+        } = request.into_inner();
+        if length as usize > READ_BYTES_MAX {
+            return Err(too_long("a read", length as usize, READ_BYTES_MAX));
+        }
+        let bytes = self.bytes(&volume).await?;
+        let range = (offset, length.into());
+        bytes.check(range).map_err(|error| status(&error))?;
+        let part = answer_memory(self.running()?, length as usize).await?;
+        let parts = bytes.read(offset, length).await;
+        let data = joined(parts.map_err(|error| status(&error))?);
+        self.0.door.places.state.count_read(length.into());
+        Ok(held(v1::ReadReply { data }, part))
+    }
+
+    async fn write(
+        &self,
+        request: Request<v1::WriteRequest>,
+    ) -> Result<Response<v1::WriteReply>, Status> {
+        let v1::WriteRequest {
+            volume,
+            session,
+            offset,
+            data,
+        } = request.into_inner();
+        if data.len() > WRITE_BYTES_MAX {
+            return Err(too_long("a write", data.len(), WRITE_BYTES_MAX));
+        }
+        let range = (offset, data.len() as u64);
+        let write =
+            |bytes: VolumeBytes, session| async move { bytes.write(session, offset, data).await };
+        self.change((&volume, session), range, write).await?;
+        Ok(Response::new(v1::WriteReply {}))
+    }
+
+    async fn zero(
+        &self,
+        request: Request<v1::ZeroRequest>,
+    ) -> Result<Response<v1::ZeroReply>, Status> {
+        let v1::ZeroRequest {
+            volume,
+            session,
+            offset,
+            length,
+        } = request.into_inner();
+        let range = (offset, length);
+        let zero =
+            |bytes: VolumeBytes, session| async move { bytes.zero(session, range, false).await };
+        self.change((&volume, session), range, zero).await?;
+        Ok(Response::new(v1::ZeroReply {}))
+    }
+
+    async fn discard(
+        &self,
+        request: Request<v1::DiscardRequest>,
+    ) -> Result<Response<v1::DiscardReply>, Status> {
+        let v1::DiscardRequest {
+            volume,
+            session,
+            offset,
+            length,
+        } = request.into_inner();
+        let trim =
+            |bytes: VolumeBytes, session| async move { bytes.trim(session, offset, length).await };
+        self.change((&volume, session), (offset, length), trim)
+            .await?;
+        Ok(Response::new(v1::DiscardReply {}))
+    }
+
+    async fn flush(
+        &self,
+        request: Request<v1::FlushRequest>,
+    ) -> Result<Response<v1::FlushReply>, Status> {
+        let v1::FlushRequest { volume, session } = request.into_inner();
+        // A write is answered once every copy has it: there is nothing more to wait for.
+        match session {
+            0 => drop(self.bytes(&volume).await?),
+            session => drop(self.0.session(&volume, session)?),
+        }
+        Ok(Response::new(v1::FlushReply {}))
+    }
+
+    async fn heartbeat(
+        &self,
+        _request: Request<v1::HeartbeatRequest>,
+    ) -> Result<Response<v1::HeartbeatReply>, Status> {
+        let running = self.running()?;
+        let life = running.host.life;
+        let map = running.host.routes().map.clone();
+        let name = |id: NodeId| map.nodes.get(&id).map(|node| node.name.clone());
+        let sessions = self.0.sessions().into_iter();
+        let sessions = sessions.map(|(volume, session)| v1::Session { volume, session });
+        Ok(Response::new(v1::HeartbeatReply {
+            cluster: life.cluster.0,
+            node: life.node.0,
+            node_name: name(life.node).unwrap_or_default(),
+            incarnation: life.incarnation.0,
+            map_revision: map.revision.0,
+            stopping: running.is_stopping(),
+            sessions: sessions.collect(),
+        }))
+    }
+
+    type CheckConsistencyStream = BoxStream<v1::CheckConsistencyReply>;
+
+    async fn check_consistency(
+        &self,
+        request: Request<v1::CheckConsistencyRequest>,
+    ) -> Result<Response<Self::CheckConsistencyStream>, Status> {
+        let running = self.running()?.clone();
+        let name = request.into_inner().volume;
+        let map = newest_map(&running).await;
+        let id = id(&map, &name)?;
+        Ok(Response::new(consistency::check(running, id)))
+    }
+}

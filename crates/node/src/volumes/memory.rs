@@ -1,0 +1,28 @@
+//! The memory for a request on a volume.
+
+use std::time::Duration;
+
+use staves_net::InFlightPart;
+use tokio::time::timeout;
+
+use super::blocks::PATIENCE;
+use crate::running::Running;
+
+/// The longest wait for memory: as long as the request itself may take.
+const MEMORY_WAIT: Duration = PATIENCE;
+
+/// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
+pub(crate) async fn request_memory(running: &Running, bytes: usize) -> Option<InFlightPart> {
+    let in_flight = &running.in_flight;
+    let mut part = InFlightPart::of_request(in_flight.clone());
+    let found = async {
+        while !part.try_set_in_turn(bytes) {
+            // It gets in line; a disk has no use for an early refusal.
+            part.is_refused();
+            in_flight.room().await;
+        }
+    };
+    timeout(MEMORY_WAIT, found).await.ok()?;
+    part.waits_no_more();
+    Some(part)
+}
