@@ -1,6 +1,5 @@
 //! Reads, and the state of volumes, through any node.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -28,15 +27,12 @@ const PING: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(
 pub struct ClientOptions {
     /// The time for one call of the library, with all that it asks again.
     pub deadline: Duration,
-    /// The address of this machine to connect from, if it matters.
-    pub from: Option<IpAddr>,
 }
 
 impl Default for ClientOptions {
     fn default() -> ClientOptions {
         ClientOptions {
             deadline: Duration::from_secs(30),
-            from: None,
         }
     }
 }
@@ -63,7 +59,7 @@ impl VolumesClient {
         }
         let nodes: Result<Vec<Endpoint>, VolumesError> = addresses
             .iter()
-            .map(|address| endpoint(address.as_ref(), &options))
+            .map(|address| endpoint(address.as_ref()))
             .collect();
         let nodes: Arc<[Endpoint]> = nodes?.into();
         if nodes.is_empty() {
@@ -195,7 +191,7 @@ pub(crate) fn stub(channel: Channel) -> Stub<Channel> {
     Stub::new(channel).max_decoding_message_size(2 * READ_BYTES_MAX)
 }
 
-fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint, VolumesError> {
+fn endpoint(address: &str) -> Result<Endpoint, VolumesError> {
     let wrong = || VolumesError::Address {
         address: address.to_owned(),
     };
@@ -208,6 +204,5 @@ fn endpoint(address: &str, options: &ClientOptions) -> Result<Endpoint, VolumesE
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PING.0)
         .keep_alive_timeout(PING.1)
-        .keep_alive_while_idle(true)
-        .local_address(options.from))
+        .keep_alive_while_idle(true))
 }

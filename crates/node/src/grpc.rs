@@ -30,7 +30,7 @@ use crate::door::Phase;
 use crate::entry::Entry;
 use crate::start::{self, StartError};
 use crate::volumes::attachments::Attachments;
-use crate::volumes::places::{ClientPlace, ClientPlaces, VolumeDoorState};
+use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
 
 /// After the operating system refused to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -41,7 +41,7 @@ const CONNECTIONS_MAX: u32 = 1024;
 struct GrpcDoor {
     entry: Arc<Entry>,
     attachments: Arc<Attachments>,
-    places: ClientPlaces,
+    places: DoorClients,
     standard: StandardServices,
 }
 
@@ -67,7 +67,7 @@ impl GrpcSocket {
         (entry, attachments): (Arc<Entry>, Arc<Attachments>),
         phase: watch::Receiver<Phase>,
     ) -> (Arc<VolumeDoorState>, Option<JoinHandle<()>>) {
-        let places = ClientPlaces::new("gRPC", clients_max.min(CONNECTIONS_MAX));
+        let places = DoorClients::new("gRPC", clients_max.min(CONNECTIONS_MAX));
         let state = places.state.clone();
         let task = self.0.map(|listener| {
             let door = Arc::new(GrpcDoor {
@@ -116,7 +116,7 @@ async fn serve(
     address: SocketAddr,
     door: Arc<GrpcDoor>,
     phase: watch::Receiver<Phase>,
-    _place: ClientPlace,
+    _place: DoorClient,
 ) {
     if let Err(error) = connection::serve(socket, address, door, phase).await {
         tracing::debug!(%address, %error, "gRPC connection ended");

@@ -27,7 +27,7 @@ use crate::door::Phase;
 use crate::entry::Entry;
 use crate::start::{self, StartError};
 use crate::volumes::attachments::Attachments;
-use crate::volumes::places::{ClientPlace, ClientPlaces, VolumeDoorState};
+use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
 
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -36,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 struct NbdDoor {
     entry: Arc<Entry>,
     attachments: Arc<Attachments>,
-    places: ClientPlaces,
+    places: DoorClients,
 }
 
 /// The door's socket, where volumes are to be served.
@@ -64,7 +64,7 @@ impl NbdSocket {
         let door = Arc::new(NbdDoor {
             entry,
             attachments,
-            places: ClientPlaces::new("NBD", clients_max),
+            places: DoorClients::new("NBD", clients_max),
         });
         let state = door.places.state.clone();
         let task = self
@@ -107,7 +107,7 @@ async fn serve(
     address: SocketAddr,
     door: Arc<NbdDoor>,
     phase: watch::Receiver<Phase>,
-    _place: ClientPlace,
+    _place: DoorClient,
 ) {
     if let Err(error) = connection::serve(socket, address, &door, phase).await {
         tracing::debug!(%address, %error, "NBD connection ended");

@@ -40,7 +40,7 @@ impl VolumeDoorState {
 }
 
 /// The places of a door.
-pub(crate) struct ClientPlaces {
+pub(crate) struct DoorClients {
     /// Its name, for people.
     door: &'static str,
     pub(crate) state: Arc<VolumeDoorState>,
@@ -48,9 +48,9 @@ pub(crate) struct ClientPlaces {
     descriptors: Descriptors,
 }
 
-impl ClientPlaces {
-    pub(crate) fn new(door: &'static str, clients_max: u32) -> ClientPlaces {
-        ClientPlaces {
+impl DoorClients {
+    pub(crate) fn new(door: &'static str, clients_max: u32) -> DoorClients {
+        DoorClients {
             door,
             state: Arc::default(),
             clients_max,
@@ -59,9 +59,9 @@ impl ClientPlaces {
     }
 
     /// A place for a connection that was accepted, if there is one.
-    pub(crate) fn take(&self, socket: &TcpStream) -> Option<ClientPlace> {
+    pub(crate) fn take(&self, socket: &TcpStream) -> Option<DoorClient> {
         let open = self.state.connections.fetch_add(1, Ordering::Relaxed);
-        let place = ClientPlace(self.state.clone());
+        let place = DoorClient(self.state.clone());
         let has_place = open < self.clients_max && self.descriptors.allow(Role::Client, socket);
         if has_place {
             self.state.connections_total.fetch_add(1, Ordering::Relaxed);
@@ -80,9 +80,9 @@ impl ClientPlaces {
 }
 
 /// A connection's place among the clients. Counts it out, however it ends.
-pub(crate) struct ClientPlace(Arc<VolumeDoorState>);
+pub(crate) struct DoorClient(Arc<VolumeDoorState>);
 
-impl Drop for ClientPlace {
+impl Drop for DoorClient {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }

@@ -2,25 +2,30 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hyper::body::Frame;
 use staves_grpc::{READ_BYTES_MAX, SETTLED, WRITE_BYTES_MAX, v1};
-use staves_testkit::cluster::TestCluster;
+use staves_testkit::cluster::{Parse, TestCluster};
 use staves_testkit::wait_until;
 use tokio::runtime::Runtime;
 use tonic::Code;
+use tonic::codegen::Service;
+use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::grpc_volumes::{AT_ONCE, channel, client_of, cluster, door, stub};
-use crate::memory::pattern;
+use crate::memory::{POOL, make_pool, pattern};
 use crate::volumes::{MIB, create};
 
 #[test]
-fn b1_wrong_calls_are_refused_with_the_reason() {
+fn b1_wrong_reads_are_refused_with_the_reason() {
     let (cluster, client, runtime) = cluster(1, "1+0");
     create(&cluster, &client, "v", 10 * MIB);
-    let create = client.create_region(crate::memory::POOL, "r", MIB);
+    let create = client.create_region(POOL, "r", MIB);
     cluster.nodes[0].runtime().block_on(create).expect("made");
     runtime.block_on(async {
         let mut stub = stub(&cluster, 0).await;
@@ -68,6 +73,15 @@ fn b1_wrong_calls_are_refused_with_the_reason() {
             assert!(refused.message().len() < 400, "{refused}");
             assert!(refused.metadata().contains_key(SETTLED), "{refused}");
         }
+    });
+}
+
+#[test]
+fn b1_wrong_writes_are_refused_and_their_session_goes_on() {
+    let (cluster, client, runtime) = cluster(1, "1+0");
+    create(&cluster, &client, "v", 10 * MIB);
+    runtime.block_on(async {
+        let mut stub = stub(&cluster, 0).await;
         let attach = v1::AttachRequest {
             volume: "v".into(),
             ..v1::AttachRequest::default()
@@ -175,22 +189,116 @@ fn b1_strangers_at_the_grpc_door_are_bounded() {
     assert!(rejected >= 1);
 }
 
+/// A body that begins, and then does not go on.
+struct Stalled(Option<bytes::Bytes>);
+
+impl hyper::body::Body for Stalled {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<bytes::Bytes>, Self::Error>>> {
+        match self.0.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+async fn call(
+    channel: &mut Channel,
+    method: &str,
+    body: tonic::body::Body,
+) -> Result<hyper::Response<tonic::body::Body>, tonic::transport::Error> {
+    let request = hyper::Request::post(format!("/staves.volumes.v1.Volumes/{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(body)
+        .expect("a request");
+    std::future::poll_fn(|cx| channel.poll_ready(cx)).await?;
+    channel.call(request).await
+}
+
+#[test]
+fn b1_calls_that_do_not_move_are_counted_and_make_way_for_others() {
+    let cluster = TestCluster::start_with(1, |_, config| {
+        config.grpc = Some("127.0.0.1:0".parse().expect("an address"));
+        config.in_flight_bytes_max = "32MiB".parse_size();
+    });
+    make_pool(&cluster, POOL, "1+0", 24 << 20);
+    create(&cluster, &cluster.native_client(), "v", 10 * MIB);
+    let runtime = Runtime::new().expect("a runtime");
+    let in_flight = || cluster.nodes[0].metric("staves_in_flight_bytes");
+    runtime.block_on(async {
+        // Writes of 4 MiB whose bytes do not come: there is memory for four of them.
+        let mut waiting = tokio::task::JoinSet::new();
+        for _ in 0..8 {
+            let mut channel = channel(door(&cluster, 0)).await;
+            waiting.spawn(async move {
+                let begun = bytes::Bytes::from_static(&[0, 0, 0x40, 0, 0, 1, 2, 3]);
+                let body = tonic::body::Body::new(Stalled(Some(begun)));
+                call(&mut channel, "Write", body).await
+            });
+        }
+        wait_until("they take memory", || in_flight() >= 24 << 20);
+        assert!(in_flight() <= 40 << 20, "{}", in_flight());
+        let reader = client_of(&cluster, &[0]);
+        let read = reader.read("v", 5, 4096).await.expect("small ones go on");
+        assert_eq!(&read[..], vec![0; 4096]);
+        // Those that hold what others wait for are refused.
+        let first = waiting.join_next().await.expect("one").expect("no panic");
+        let status = first.expect("an answer").headers()["grpc-status"].clone();
+        assert_eq!(status, (Code::Unavailable as i32).to_string().as_str());
+    });
+    drop(runtime);
+    wait_until("nothing is held", || in_flight() < MIB);
+}
+
+#[test]
+fn b1_an_answer_is_counted_until_its_client_has_taken_it() {
+    let (cluster, client, runtime) = cluster(1, "1+0");
+    create(&cluster, &client, "v", 10 * MIB);
+    let in_flight = || cluster.nodes[0].metric("staves_in_flight_bytes");
+    runtime.block_on(async {
+        let endpoint = Endpoint::from_shared(format!("http://{}", door(&cluster, 0)));
+        let endpoint = endpoint.expect("an address");
+        let endpoint = endpoint.initial_stream_window_size(64 << 10);
+        let mut channel = endpoint.connect().await.expect("it connects");
+        let read = v1::ReadRequest {
+            volume: "v".into(),
+            offset: 0,
+            length: READ_BYTES_MAX as u32,
+        };
+        let mut message = vec![0, 0, 0, 0, prost_len(&read)];
+        message.extend(prost::Message::encode_to_vec(&read));
+        let body = || tonic::body::Body::new(axum::body::Body::from(message.clone()));
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let answer = call(&mut channel, "Read", body()).await;
+            answers.push(answer.expect("an answer begins"));
+        }
+        // A window of 64 KiB has left of each.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(in_flight() >= 6 * MIB, "{}", in_flight());
+        drop(answers);
+        wait_until("nothing is held", || in_flight() < MIB);
+    });
+}
+
+fn prost_len(read: &v1::ReadRequest) -> u8 {
+    prost::Message::encoded_len(read) as u8
+}
+
 #[test]
 fn b1_a_message_that_is_longer_than_it_says_or_shorter_is_refused() {
     let (cluster, _, runtime) = cluster(1, "1+0");
     let send = |body: Vec<u8>| {
         runtime.block_on(async {
             let mut channel = channel(door(&cluster, 0)).await;
-            let path = "/staves.volumes.v1.Volumes/Heartbeat";
-            let request = hyper::Request::post(path)
-                .header("content-type", "application/grpc")
-                .header("te", "trailers")
-                .body(tonic::body::Body::new(axum::body::Body::from(body)))
-                .expect("a request");
-            let ready =
-                std::future::poll_fn(|cx| tonic::codegen::Service::poll_ready(&mut channel, cx));
-            ready.await.expect("ready");
-            let answered = tonic::codegen::Service::call(&mut channel, request).await;
+            let body = tonic::body::Body::new(axum::body::Body::from(body));
+            let answered = call(&mut channel, "Heartbeat", body).await;
             let response = answered.expect("an answer");
             let headers = response.headers();
             headers

@@ -11,6 +11,7 @@ mod doors;
 mod failover;
 mod files;
 mod grpc_limits;
+mod grpc_sessions;
 mod grpc_volumes;
 mod hostile;
 mod lives;
