@@ -80,7 +80,7 @@ pub enum Command {
         #[command(subcommand)]
         command: Memory,
     },
-    /// Volumes: block devices that NBD serves
+    /// Volumes: block devices that NBD and gRPC serve
     Volume {
         #[command(subcommand)]
         command: VolumeCommand,

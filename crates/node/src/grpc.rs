@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use self::calls::StandardServices;
@@ -37,12 +37,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most connections, where `clients_max` is not less: each may have hundreds of KiB under way that are not counted yet.
 const CONNECTIONS_MAX: u32 = 1024;
 
+/// Most comparisons of members that a node carries out at a time.
+const CHECKS_MAX: usize = 4;
+
 /// The door.
 struct GrpcDoor {
     entry: Arc<Entry>,
     attachments: Arc<Attachments>,
     places: DoorClients,
     standard: StandardServices,
+    /// Places for comparisons of members.
+    checks: Arc<Semaphore>,
 }
 
 /// The door's socket, where volumes are to be served by gRPC.
@@ -75,6 +80,7 @@ impl GrpcSocket {
                 attachments,
                 places,
                 standard: StandardServices::new(),
+                checks: Arc::new(Semaphore::new(CHECKS_MAX)),
             });
             tokio::spawn(accept(listener, door, phase))
         });

@@ -20,6 +20,7 @@ mod disks;
 mod files;
 mod filesystems;
 mod floods;
+mod grpc;
 mod hung;
 mod littles;
 mod losses;

@@ -14,7 +14,7 @@ use staves_model::{ClusterMap, Group, GroupId, Member, MemberSlot, RegionId};
 use staves_wire::Message;
 use staves_wire::admin::{GroupSums, GroupSumsAnswer, PageSum};
 use staves_wire::hello::Role;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tonic::codegen::BoxStream;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status};
@@ -35,9 +35,14 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 const REPLIES_MAX: usize = 2;
 
 /// Compares all groups of a volume, one after another.
-pub(super) fn check(running: Arc<Running>, id: RegionId) -> BoxStream<CheckConsistencyReply> {
+pub(super) fn check(
+    running: Arc<Running>,
+    id: RegionId,
+    place: OwnedSemaphorePermit,
+) -> BoxStream<CheckConsistencyReply> {
     let (replies, stream) = mpsc::channel(REPLIES_MAX);
     tokio::spawn(async move {
+        let _place = place;
         // An end without a receiver: the client has gone.
         if let Err(failed) = check_all(&running, id, &replies).await {
             let _ = replies.send(Err(failed)).await;

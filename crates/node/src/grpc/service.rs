@@ -1,14 +1,17 @@
 //! The calls on volumes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use staves_grpc::v1::volumes_server::Volumes;
 use staves_grpc::{READ_BYTES_MAX, WRITE_BYTES_MAX, v1};
 use staves_model::{ClusterMap, NodeId, RegionId};
+use tokio::time::timeout;
 use tonic::codegen::BoxStream;
 use tonic::{Code, Request, Response, Status, async_trait};
 
+use super::CHECKS_MAX;
 use super::bodies::{answer_memory, held};
 use super::connection::{GrpcConnection, GrpcSession, SessionGuard, when_taken};
 use super::consistency;
@@ -21,6 +24,9 @@ use crate::volumes::newest_map;
 
 /// Bytes that are counted for a volume in a list, and for a group of one: their names are bounded.
 const ENTRY_BYTES: usize = 512;
+
+/// The time in which the node takes in a map that it has.
+const MAP_MAX: Duration = Duration::from_secs(5);
 
 /// The calls of one connection.
 #[derive(Clone)]
@@ -35,10 +41,19 @@ impl VolumeService {
         self.0.running()
     }
 
+    /// The newest map that the node knows of, and goes by.
+    async fn map(&self) -> Result<Arc<ClusterMap>, Status> {
+        let newest = timeout(MAP_MAX, newest_map(self.running()?)).await;
+        newest.map_err(|_| {
+            let text = format!("the node did not take in its newest map within {MAP_MAX:?}");
+            settled(Code::Unavailable, text)
+        })
+    }
+
     /// The bytes of a volume by name.
     async fn bytes(&self, name: &str) -> Result<VolumeBytes, Status> {
         let running = self.running()?;
-        let map = newest_map(running).await;
+        let map = self.map().await?;
         Ok(VolumeBytes::new(running.clone(), id(&map, name)?))
     }
 
@@ -111,7 +126,7 @@ impl Volumes for VolumeService {
         _request: Request<v1::ListRequest>,
     ) -> Result<Response<v1::ListReply>, Status> {
         let running = self.running()?;
-        let map = newest_map(running).await;
+        let map = self.map().await?;
         let regions: usize = map.pools.values().map(|pool| pool.regions().len()).sum();
         let part = answer_memory(running, regions * ENTRY_BYTES).await?;
         let volumes = states::volumes(&map);
@@ -124,7 +139,7 @@ impl Volumes for VolumeService {
     ) -> Result<Response<v1::GetStateReply>, Status> {
         let running = self.running()?;
         let name = request.into_inner().volume;
-        let map = newest_map(running).await;
+        let map = self.map().await?;
         let (pool, region) = map.region_named(&name).ok_or_else(|| no_volume(&name))?;
         let entries = 1 + region.groups().count();
         let part = answer_memory(running, entries * ENTRY_BYTES).await?;
@@ -146,7 +161,7 @@ impl Volumes for VolumeService {
             wait_ms,
             take_over,
         } = request.into_inner();
-        let map = newest_map(running).await;
+        let map = self.map().await?;
         let id = id(&map, &volume)?;
         let taken = when_taken(wait_ms, take_over);
         let session = self.0.attach((&volume, id), taken).await?;
@@ -287,8 +302,13 @@ impl Volumes for VolumeService {
     ) -> Result<Response<Self::CheckConsistencyStream>, Status> {
         let running = self.running()?.clone();
         let name = request.into_inner().volume;
-        let map = newest_map(&running).await;
+        let map = self.map().await?;
         let id = id(&map, &name)?;
-        Ok(Response::new(consistency::check(running, id)))
+        let place = self.0.door.checks.clone().try_acquire_owned();
+        let place = place.map_err(|_| {
+            let text = format!("{CHECKS_MAX} checks are under way at this node already: ask again later, or another");
+            settled(Code::Unavailable, text)
+        })?;
+        Ok(Response::new(consistency::check(running, id, place)))
     }
 }

@@ -12,10 +12,13 @@ use staves_testkit::cluster::{Parse, TestCluster};
 use staves_testkit::wait_until;
 use tokio::runtime::Runtime;
 use tonic::Code;
-use tonic::codegen::Service;
+use tonic::codegen::{Service, tokio_stream};
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 
 use crate::grpc_volumes::{AT_ONCE, channel, client_of, cluster, door, stub};
 use crate::memory::{POOL, make_pool, pattern};
@@ -320,7 +323,41 @@ fn b1_a_message_that_is_longer_than_it_says_or_shorter_is_refused() {
 }
 
 #[test]
-fn the_grpc_door_says_whether_its_node_serves() {
+fn b5_few_checks_are_carried_out_at_a_time() {
+    let (cluster, client, runtime) = cluster(2, "1+1");
+    create(&cluster, &client, "v", 10 * MIB);
+    runtime.block_on(async {
+        let volume = client_of(&cluster, &[0]).attach("v", AT_ONCE).await;
+        let volume = volume.expect("attached");
+        volume.write(0, pattern(1, 4096)).await.expect("placed");
+        let mut stub = stub(&cluster, 0).await;
+        let check = v1::CheckConsistencyRequest { volume: "v".into() };
+        // The other member does not answer for a while.
+        cluster.nodes[1].pause(Duration::from_millis(1500));
+        let mut begun = Vec::new();
+        for _ in 0..4 {
+            let stream = stub.check_consistency(check.clone()).await;
+            begun.push(stream.expect("begun"));
+        }
+        let refused = stub.check_consistency(check.clone()).await;
+        let refused = refused.map(drop).expect_err("one too many");
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        assert!(refused.message().contains("are under way"), "{refused}");
+        for stream in begun {
+            let mut stream = stream.into_inner();
+            while let Ok(Some(_)) = stream.message().await {}
+        }
+        let mut tries = 0;
+        while let Err(refused) = stub.check_consistency(check.clone()).await {
+            assert!(tries < 100, "there are places again: {refused}");
+            tries += 1;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+}
+
+#[test]
+fn the_grpc_door_says_whether_its_node_serves_and_what() {
     let (cluster, _, runtime) = cluster(1, "1+0");
     runtime.block_on(async {
         let mut health = HealthClient::new(channel(door(&cluster, 0)).await);
@@ -336,5 +373,16 @@ fn the_grpc_door_says_whether_its_node_serves() {
         };
         let unknown = health.check(other).await.expect_err("unknown");
         assert_eq!(unknown.code(), Code::NotFound);
+        let mut reflection = ServerReflectionClient::new(channel(door(&cluster, 0)).await);
+        let ask = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let answers = reflection.server_reflection_info(tokio_stream::once(ask));
+        let mut answers = answers.await.expect("known").into_inner();
+        let answer = answers.message().await.expect("no error").expect("one");
+        let listed = format!("{:?}", answer.message_response);
+        assert!(listed.contains("staves.volumes.v1.Volumes"), "{listed}");
+        assert!(listed.contains("grpc.health.v1.Health"), "{listed}");
     });
 }

@@ -8,7 +8,7 @@ use super::{Cluster, PATIENCE};
 
 const PAGE_BYTES: usize = 4096;
 
-fn page(seed: usize) -> Vec<u8> {
+pub(super) fn page(seed: usize) -> Vec<u8> {
     (0..PAGE_BYTES)
         .map(|i| (seed + i * 7 + i / 251) as u8 | 1)
         .collect()
