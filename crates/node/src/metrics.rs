@@ -179,7 +179,7 @@ pub const METRICS: &[Metric] = &[
         name: "staves_volume_requests_total",
         kind: MetricKind::Counter,
         unit: "requests",
-        help: "Requests of each volume that ended at this node's NBD door, with an error or without. A volume is listed once a client has opened it here, until it is deleted.",
+        help: "Requests of each volume that ended at this node's doors, NBD's and gRPC's, with an error or without. A volume is listed once a client has opened it here, until it is deleted.",
         value: Value::ByVolumeOp(VolumeOpFigures::requests_total),
     },
     Metric {

@@ -24,6 +24,7 @@ use super::calls::ConnectionCalls;
 use super::failure::{no_session, settled, status};
 use crate::door::Phase;
 use crate::running::Running;
+use crate::volumes::ServedVolume;
 use crate::volumes::attachment::{ATTACH_MAX, Attachment};
 use crate::volumes::attachments::{Attachments, WhenTaken};
 use crate::volumes::blocks::VolumeBytes;
@@ -107,6 +108,7 @@ pub(super) struct GrpcSession {
     pub(super) number: u64,
     pub(super) attachment: Arc<Attachment>,
     pub(super) bytes: VolumeBytes,
+    pub(super) served: Arc<ServedVolume>,
 }
 
 impl GrpcConnection {
@@ -169,6 +171,7 @@ impl GrpcConnection {
             number,
             attachment: attachment.clone(),
             bytes: VolumeBytes::new(running.clone(), id),
+            served: running.volumes.open(&running.host.routes().map, id),
         };
         let mut sessions = self.sessions.lock();
         let Some(sessions) = sessions.as_mut() else {

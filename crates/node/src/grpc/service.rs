@@ -15,12 +15,13 @@ use super::CHECKS_MAX;
 use super::bodies::{answer_memory, held};
 use super::connection::{GrpcConnection, GrpcSession, SessionGuard, when_taken};
 use super::consistency;
+use super::counted::CountedCall;
 use super::failure::{no_session, no_volume, settled, status};
 use super::states;
 use crate::running::Running;
 use crate::volumes::blocks::VolumeBytes;
 use crate::volumes::error::BlockError;
-use crate::volumes::newest_map;
+use crate::volumes::{ServedVolume, VolumeOp, newest_map};
 
 /// Bytes that are counted for a volume in a list, and for a group of one: their names are bounded.
 const ENTRY_BYTES: usize = 512;
@@ -51,10 +52,12 @@ impl VolumeService {
     }
 
     /// The bytes of a volume by name.
-    async fn bytes(&self, name: &str) -> Result<VolumeBytes, Status> {
+    async fn bytes(&self, name: &str) -> Result<(VolumeBytes, Arc<ServedVolume>), Status> {
         let running = self.running()?;
         let map = self.map().await?;
-        Ok(VolumeBytes::new(running.clone(), id(&map, name)?))
+        let id = id(&map, name)?;
+        let served = running.volumes.open(&map, id);
+        Ok((VolumeBytes::new(running.clone(), id), served))
     }
 
     /// Changes bytes of a range in a session of this connection. A call that ends without an answer, or of which it is not known whether it
@@ -62,7 +65,7 @@ impl VolumeService {
     async fn change<F>(
         &self,
         (volume, number): (&str, u64),
-        range: (u64, u64),
+        (op, range): (VolumeOp, (u64, u64)),
         change: impl FnOnce(VolumeBytes, u64) -> F,
     ) -> Result<(), Status>
     where
@@ -71,13 +74,22 @@ impl VolumeService {
         let running = self.running()?;
         let session = self.0.session(volume, number)?;
         let GrpcSession {
-            attachment, bytes, ..
+            attachment,
+            bytes,
+            served,
+            ..
         } = session;
         bytes.check(range).map_err(|error| status(&error))?;
         let mut unanswered = SessionGuard::new(&self.0.door.attachments, &attachment);
         let changed = async {
-            let session = attachment.session_for(running, range).await?;
-            change(bytes, session).await
+            let counted = CountedCall::begin(&served, (op, range.1), attachment.over()).await?;
+            let done = async {
+                let session = attachment.session_for(running, range).await?;
+                change(bytes, session).await
+            };
+            let done = done.await;
+            counted.end(done.is_ok());
+            done
         };
         match changed.await {
             Ok(()) => {
@@ -196,12 +208,21 @@ impl Volumes for VolumeService {
         if length as usize > READ_BYTES_MAX {
             return Err(too_long("a read", length as usize, READ_BYTES_MAX));
         }
-        let bytes = self.bytes(&volume).await?;
+        let (bytes, served) = self.bytes(&volume).await?;
         let range = (offset, length.into());
         bytes.check(range).map_err(|error| status(&error))?;
-        let part = answer_memory(self.running()?, length as usize).await?;
-        let parts = bytes.read(offset, length).await;
-        let data = joined(parts.map_err(|error| status(&error))?);
+        // Before it takes memory.
+        let kind = (VolumeOp::Read, length.into());
+        let counted = CountedCall::begin(&served, kind, std::future::pending()).await;
+        let counted = counted.map_err(|error| status(&error))?;
+        let read = async {
+            let part = answer_memory(self.running()?, length as usize).await?;
+            let parts = bytes.read(offset, length).await;
+            Ok::<_, Status>((joined(parts.map_err(|error| status(&error))?), part))
+        };
+        let read = read.await;
+        counted.end(read.is_ok());
+        let (data, part) = read?;
         self.0.door.places.state.count_read(length.into());
         Ok(held(v1::ReadReply { data }, part))
     }
@@ -222,7 +243,8 @@ impl Volumes for VolumeService {
         let range = (offset, data.len() as u64);
         let write =
             |bytes: VolumeBytes, session| async move { bytes.write(session, offset, data).await };
-        self.change((&volume, session), range, write).await?;
+        self.change((&volume, session), (VolumeOp::Write, range), write)
+            .await?;
         Ok(Response::new(v1::WriteReply {}))
     }
 
@@ -239,7 +261,8 @@ impl Volumes for VolumeService {
         let range = (offset, length);
         let zero =
             |bytes: VolumeBytes, session| async move { bytes.zero(session, range, false).await };
-        self.change((&volume, session), range, zero).await?;
+        self.change((&volume, session), (VolumeOp::Zero, range), zero)
+            .await?;
         Ok(Response::new(v1::ZeroReply {}))
     }
 
@@ -255,8 +278,12 @@ impl Volumes for VolumeService {
         } = request.into_inner();
         let trim =
             |bytes: VolumeBytes, session| async move { bytes.trim(session, offset, length).await };
-        self.change((&volume, session), (offset, length), trim)
-            .await?;
+        self.change(
+            (&volume, session),
+            (VolumeOp::Discard, (offset, length)),
+            trim,
+        )
+        .await?;
         Ok(Response::new(v1::DiscardReply {}))
     }
 
@@ -266,10 +293,14 @@ impl Volumes for VolumeService {
     ) -> Result<Response<v1::FlushReply>, Status> {
         let v1::FlushRequest { volume, session } = request.into_inner();
         // A write is answered once every copy has it: there is nothing more to wait for.
-        match session {
-            0 => drop(self.bytes(&volume).await?),
-            session => drop(self.0.session(&volume, session)?),
-        }
+        let served = match session {
+            0 => self.bytes(&volume).await?.1,
+            session => self.0.session(&volume, session)?.served,
+        };
+        served
+            .figures
+            .of(VolumeOp::Flush)
+            .done(0, Duration::ZERO, true);
         Ok(Response::new(v1::FlushReply {}))
     }
 

@@ -42,14 +42,11 @@ fn kind(command: &NbdCommand) -> Option<(VolumeOp, u64)> {
     }
 }
 
-/// The bytes that count for the volume's limit; `None` for what is not limited. Discards and zeroes carry none.
+/// The bytes that count for the volume's limit; `None` for what is not limited.
 pub(super) fn limited_bytes(incoming: &Incoming) -> Option<u64> {
     let Incoming::Request(request) = incoming else {
         return None;
     };
-    match kind(&request.command)? {
-        (VolumeOp::Read | VolumeOp::Write, bytes) => Some(bytes),
-        (VolumeOp::Discard | VolumeOp::Zero, _) => Some(0),
-        (VolumeOp::Flush, _) => None,
-    }
+    let (op, bytes) = kind(&request.command)?;
+    op.limited_bytes(bytes)
 }

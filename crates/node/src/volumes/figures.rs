@@ -1,4 +1,4 @@
-//! The figures of a volume at this node's door.
+//! The figures of a volume at this node's doors.
 
 use std::fmt::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,6 +33,15 @@ impl VolumeOp {
         VolumeOp::Discard,
         VolumeOp::Zero,
     ];
+
+    /// The bytes that count for the volume's limit; `None` for what is not limited. Discards and zeroes carry none.
+    pub(crate) const fn limited_bytes(self, bytes: u64) -> Option<u64> {
+        match self {
+            VolumeOp::Read | VolumeOp::Write => Some(bytes),
+            VolumeOp::Discard | VolumeOp::Zero => Some(0),
+            VolumeOp::Flush => None,
+        }
+    }
 
     /// Its word, as a label.
     pub const fn word(self) -> &'static str {

@@ -3,7 +3,7 @@
 //! **Invariants.** An entry is made when a client of either door opens the volume, and dropped when the map does not have the volume any
 //! more, so there are at most as many as the cluster has volumes. Both doors have the same entry of a volume, so that its limit holds for
 //! them together. NBD's connections and gRPC's sessions hold their volume's entry: a request changes a few numbers of it, takes no lock
-//! and allocates nothing.
+//! and allocates nothing. A read by gRPC, which has no session, looks it up.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,6 +10,7 @@ mod counter;
 mod doors;
 mod failover;
 mod files;
+mod grpc_figures;
 mod grpc_limits;
 mod grpc_sessions;
 mod grpc_volumes;
