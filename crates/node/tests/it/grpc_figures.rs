@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use staves_grpc::v1;
-use staves_model::VolumeLimit;
+use staves_model::{Change, VolumeLimit};
 use staves_testkit::wait_until;
 
 use crate::grpc_volumes::{AT_ONCE, client_of, cluster, stub};
@@ -22,9 +22,11 @@ fn b1_a_limited_volume_does_no_more_by_both_doors_together_and_its_calls_show() 
         bytes_per_second: None,
         burst_ms: BURST_MS,
     };
-    let limited = client.limit_volume("v", Some(limit));
-    let limited = cluster.nodes[0].runtime().block_on(limited);
-    limited.expect("limited");
+    let limited = Change::LimitVolume {
+        name: "v".into(),
+        limit: Some(limit),
+    };
+    cluster.nodes[0].propose(&limited).expect("limited");
     let mut nbd = connect(&cluster, 0, "v");
     let began = Instant::now();
     runtime.block_on(async {
