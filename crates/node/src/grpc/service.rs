@@ -21,7 +21,8 @@ use super::states;
 use crate::running::Running;
 use crate::volumes::blocks::VolumeBytes;
 use crate::volumes::error::BlockError;
-use crate::volumes::{ServedVolume, VolumeOp, newest_map};
+use crate::volumes::newest::newest_map;
+use crate::volumes::{ServedVolume, VolumeOp};
 
 /// Bytes that are counted for a volume in a list, and for a group of one: their names are bounded.
 const ENTRY_BYTES: usize = 512;

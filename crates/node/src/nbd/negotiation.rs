@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 
 use crate::running::Running;
 use crate::volumes::attachment::is_same_client;
-use crate::volumes::newest_map;
+use crate::volumes::newest::newest_map;
 
 /// The unit that costs least: a page of the volume's groups.
 const BLOCK_PREFERRED: u32 = staves_model::PAGE_BYTES as u32;

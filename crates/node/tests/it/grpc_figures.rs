@@ -12,19 +12,19 @@ use crate::volumes::{MIB, connect, create};
 
 const IOPS: u64 = 50;
 const BURST_MS: u64 = 100;
+const LIMIT: VolumeLimit = VolumeLimit {
+    iops: Some(IOPS),
+    bytes_per_second: None,
+    burst_ms: BURST_MS,
+};
 
 #[test]
 fn b1_a_limited_volume_does_no_more_by_both_doors_together_and_its_calls_show() {
     let (cluster, client, runtime) = cluster(1, "1+0");
     create(&cluster, &client, "v", 10 * MIB);
-    let limit = VolumeLimit {
-        iops: Some(IOPS),
-        bytes_per_second: None,
-        burst_ms: BURST_MS,
-    };
     let limited = Change::LimitVolume {
         name: "v".into(),
-        limit: Some(limit),
+        limit: Some(LIMIT),
     };
     cluster.nodes[0].propose(&limited).expect("limited");
     let mut nbd = connect(&cluster, 0, "v");
