@@ -27,6 +27,8 @@ use crate::volumes::{ServedVolume, VolumeOp};
 /// Bytes that are counted for a volume in a list, and for a group of one: their names are bounded.
 const ENTRY_BYTES: usize = 512;
 
+const OVERTAKEN: &str = "it was done, and its session ended meanwhile: what else was under way in that may take effect after it; attach anew, and write it again";
+
 /// The time in which the node takes in a map that it has.
 const MAP_MAX: Duration = Duration::from_secs(5);
 
@@ -93,6 +95,8 @@ impl VolumeService {
             done
         };
         match changed.await {
+            // What its client has given up may still take effect, and after this one.
+            Ok(()) if attachment.is_over() => Err(Status::aborted(OVERTAKEN)),
             Ok(()) => {
                 unanswered.keep();
                 self.0.door.places.state.count_write(range.1);
