@@ -58,7 +58,13 @@ impl DiskList {
         }
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(DiskList::default()),
+            // A data folder that is none is refused by who makes it.
+            Err(error)
+                if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory]
+                    .contains(&error.kind()) =>
+            {
+                return Ok(DiskList::default());
+            }
             Err(error) => return Err(wrong(&path, error.to_string())),
         };
         let list: DiskList = toml::from_str(&text).map_err(|e| wrong(&path, e.to_string()))?;
