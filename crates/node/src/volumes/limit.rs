@@ -6,7 +6,7 @@ use staves_model::VolumeLimit;
 
 /// So many units a second, and what was saved up in `burst`.
 ///
-/// What was taken is paid for as time goes by: a unit may be taken while all those before it are paid. So one that is larger than
+/// Units that were taken are paid for as time goes by: a unit may be taken while all those before it are paid. So one that is larger than
 /// the burst is let through as well, and the next waits for it.
 #[derive(Debug)]
 struct TokenBucket {
