@@ -7,11 +7,12 @@ mod error;
 mod facts;
 mod health;
 mod kept;
+mod lost;
 mod wake;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,7 @@ pub(crate) use self::closed::{StartedDisk, create};
 pub use self::error::NodeDiskError;
 pub use self::facts::{DiskFacts, DiskState};
 use self::health::Progress;
+pub(crate) use self::lost::unless_lost;
 use self::wake::SaverWake;
 
 /// With more of the journal's ring taken than one in so many parts, pages are saved until there is less.
@@ -67,6 +69,9 @@ pub(crate) struct NodeDisk {
     closed: AtomicBool,
     failed: OnceLock<String>,
     ends_node: AtomicBool,
+    /// Buckets that were given up because a page could not be read, until the directory is told.
+    lost: Mutex<BTreeMap<GroupId, String>>,
+    pages_lost: AtomicU64,
     /// Woken when it fails.
     failing: Arc<Notify>,
     /// Bytes of pages that it takes.
@@ -124,6 +129,8 @@ impl NodeDisk {
             closed: AtomicBool::new(false),
             failed: OnceLock::new(),
             ends_node: AtomicBool::new(false),
+            lost: Mutex::default(),
+            pages_lost: AtomicU64::new(0),
             failing,
             page_bytes,
             saver: Arc::default(),

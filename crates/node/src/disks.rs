@@ -209,7 +209,8 @@ impl Disks {
             return None;
         }
         if let Some(home) = places.homes.get(&group) {
-            return Some(home.clone()).filter(|home| home.failure().is_none());
+            return Some(home.clone())
+                .filter(|home| home.failure().is_none() && !home.has_lost(group));
         }
         let home = self.roomiest(&places)?;
         let former = places.leaving.get(&group);
@@ -295,6 +296,11 @@ impl Disks {
     /// The groups whose members left a disk that has them still.
     pub(crate) fn leaving(&self) -> Vec<GroupId> {
         self.places.lock().leaving.keys().copied().collect()
+    }
+
+    /// The disk that a group's member left, if it has its bytes still.
+    pub(crate) fn left(&self, group: GroupId) -> Option<Arc<NodeDisk>> {
+        self.places.lock().leaving.get(&group).cloned()
     }
 
     /// The bytes of a member that left a disk are not needed any more.

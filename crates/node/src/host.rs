@@ -504,8 +504,13 @@ impl Host {
         routes: &Routes,
         now: Time,
     ) -> Option<PlacedBucket> {
-        let pool = routes.map.groups.get(&group)?.pool;
-        let pool = routes.map.pools.get(&pool)?;
+        let known = routes.map.groups.get(&group)?;
+        let pool = routes.map.pools.get(&known.pool)?;
+        // What it would be filled from may be on the disk alone that a former member left, and a new one there would be in its place.
+        let has_sources = routes.map.complete_sources_up(known) >= usize::from(known.m);
+        if !has_sources && self.disks.left(group).is_some() {
+            return None;
+        }
         let service = self.service(pool.kind.service()?)?;
         let budget = routes.pools.get(&pool.id)?.budget.clone();
         let mut options = self.options.group.clone();

@@ -489,6 +489,13 @@ pub const METRICS: &[Metric] = &[
         value: Value::One(|s| s.disk.page_reads),
     },
     Metric {
+        name: "staves_disk_bad_pages_total",
+        kind: MetricKind::Counter,
+        unit: "pages",
+        help: "Pages that could not be read from the disk, or were not what was written; their buckets were filled again.",
+        value: Value::One(|s| s.disk.bad_pages),
+    },
+    Metric {
         name: "staves_disk_journal_bytes",
         kind: MetricKind::Gauge,
         unit: "bytes",

@@ -54,6 +54,8 @@ pub struct DiskFacts {
     pub in_memory_bytes: u64,
     /// Pages that were read because they were needed, of all disks, since the node's start.
     pub page_reads: u64,
+    /// Pages that could not be read since the node's start, or were not what was written; their buckets were filled again from other copies.
+    pub bad_pages: u64,
     /// Bytes of its journal.
     pub journal_bytes: u64,
     /// Bytes of those that hold records which a start would need, or on their way there.
@@ -82,6 +84,7 @@ impl DiskFacts {
             memory_bytes: most(|disk| disk.memory_bytes),
             in_memory_bytes: most(|disk| disk.in_memory_bytes),
             page_reads: most(|disk| disk.page_reads),
+            bad_pages: sum(|disk| disk.bad_pages),
             journal_bytes: sum(|disk| disk.journal_bytes),
             journal_taken_bytes: sum(|disk| disk.journal_taken_bytes),
             journal_written_bytes: sum(|disk| disk.journal_written_bytes),
@@ -124,6 +127,7 @@ impl NodeDisk {
             memory_bytes: self.residency.max() * PAGE_BYTES as u64,
             in_memory_bytes: self.residency.pages() * PAGE_BYTES as u64,
             page_reads: self.residency.reads(),
+            bad_pages: self.pages_lost.load(std::sync::atomic::Ordering::Relaxed),
             journal_bytes: of,
             journal_taken_bytes: of - free,
             journal_written_bytes: written,

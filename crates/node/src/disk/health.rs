@@ -35,7 +35,7 @@ impl Progress {
 impl NodeDisk {
     /// A page that is needed cannot be had: nothing that follows from it may leave the process, which ends here. The next start looks at every page, and has
     /// those that are not good filled from other nodes.
-    pub(super) fn ends_process(&self, why: &str) -> ! {
+    pub(crate) fn ends_process(&self, why: &str) -> ! {
         // Whoever hears that it has failed may end the process first.
         if let Err(error) = closed::suspect(&self.folder) {
             tracing::error!(%error, "the disk cannot be marked as one to look at");
@@ -91,7 +91,7 @@ impl NodeDisk {
     }
 
     /// It fails in such a way that the node cannot go on without it: its buckets must not be given up, or whoever touches it waits for ever.
-    pub(super) fn end_node(&self, why: &str) {
+    pub(crate) fn end_node(&self, why: &str) {
         self.ends_node.store(true, Ordering::Relaxed);
         self.fail(why);
     }

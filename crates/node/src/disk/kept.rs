@@ -42,11 +42,6 @@ impl PageKeeper for GroupPages {
     }
 
     fn lost(&self, page: u32, why: Unread) {
-        let group = self.group;
-        let text = match why {
-            Unread::NotKept => format!("page {page} of group {group} is not on it, and was"),
-            Unread::Bad(why) => why,
-        };
-        self.disk.ends_process(&text)
+        self.disk.lose(self.group, page, why)
     }
 }

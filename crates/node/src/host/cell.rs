@@ -42,6 +42,8 @@ pub(crate) struct CellState {
     pub(crate) bucket: Option<Box<dyn AnyBucket>>,
     /// The disk that the bucket keeps its bytes on, if it does.
     pub(crate) disk: Option<Arc<NodeDisk>>,
+    /// The epoch that a bucket had come to which is gone because of a page that its disk lost.
+    lost_in: Epoch,
     waiting: Slab<Waiter>,
     pub(crate) lane: Lane,
     out: BucketEffects,
@@ -75,6 +77,7 @@ impl Cell {
             state: Mutex::new(CellState {
                 bucket: None,
                 disk: None,
+                lost_in: Epoch(0),
                 waiting: Slab::default(),
                 lane,
                 out: BucketEffects::default(),
@@ -125,11 +128,13 @@ impl Cell {
             let wakes = std::mem::take(&mut state.unseen);
             let mut finished = Vec::new();
             if std::mem::take(&mut state.dirty) {
-                let CellState { bucket, out, .. } = &mut *state;
-                if let Some(bucket) = bucket {
-                    bucket.flush(now, out);
-                }
-                finished = state.settle(host, now);
+                finished = state.unless_lost(Vec::new(), |state| {
+                    let CellState { bucket, out, .. } = state;
+                    if let Some(bucket) = bucket {
+                        bucket.flush(now, out);
+                    }
+                    state.settle(host, now)
+                });
             }
             (finished, wakes)
         };
@@ -141,9 +146,10 @@ impl Cell {
 
     /// Gives the bucket up, with its memory; who waits at it is sent elsewhere. The epoch that it had come to.
     pub(crate) fn clear(&self) -> Epoch {
-        let mut epoch = Epoch(0);
+        let mut epoch;
         let finished = {
             let mut state = self.lock();
+            epoch = std::mem::take(&mut state.lost_in);
             if let Some(bucket) = state.bucket.take() {
                 epoch = bucket.member().epoch();
             }
@@ -188,16 +194,18 @@ impl CellState {
 
     /// Takes an event; returns batches that are complete, and whether a further step has work at once.
     pub(crate) fn step(&mut self, host: &Host, now: Time, event: Event) -> (Vec<Arc<Batch>>, bool) {
-        let CellState { bucket, out, .. } = self;
-        let Some(bucket) = bucket else {
-            return (Vec::new(), false);
-        };
-        out.value_bytes_max = Some(host.options().in_flight.free_bytes());
-        bucket.step(now, event, out);
-        let more = bucket.has_work();
-        self.dirty = false;
-        let finished = self.settle(host, now);
-        (finished, more)
+        self.unless_lost((Vec::new(), false), |state| {
+            let CellState { bucket, out, .. } = state;
+            let Some(bucket) = bucket else {
+                return (Vec::new(), false);
+            };
+            out.value_bytes_max = Some(host.options().in_flight.free_bytes());
+            bucket.step(now, event, out);
+            let more = bucket.has_work();
+            state.dirty = false;
+            let finished = state.settle(host, now);
+            (finished, more)
+        })
     }
 
     /// Submits an operation on a key to a cache pool's bucket. `Ok(None)`: the waiter gets the answer. Sets

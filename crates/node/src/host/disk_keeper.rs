@@ -1,24 +1,29 @@
 //! Brings the members of disks that failed, or are being emptied, elsewhere; and tells the directory of the node's disks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use staves_directory::{Directory, Proposal};
-use staves_model::{Change, Epoch, Group, GroupId, MemberId, MemberSlot, NodeDisks};
+use staves_model::{
+    Change, ClusterMap, Epoch, Group, GroupId, MemberId, MemberSlot, NodeDisks, NodeId,
+};
 
 use super::{Host, Routes};
 use crate::disk::{NodeDisk, NodeDiskError};
 
 /// The interval of looks.
 const LOOK: Duration = Duration::from_millis(500);
+/// The time for which what was given up may be all that there is of a group.
+const ALONE_MAX: Duration = Duration::from_secs(30);
 /// The time for the directory's leader to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs until the node cannot go on without a disk that failed, or the task is aborted.
 pub(super) async fn run(host: Arc<Host>, directory: Directory) {
     let disks = host.disks().clone();
+    let mut alone = BTreeMap::new();
     loop {
         let _ = tokio::time::timeout(LOOK, disks.wake.notified()).await;
         // The node ends, and nothing is given up.
@@ -26,6 +31,8 @@ pub(super) async fn run(host: Arc<Host>, directory: Directory) {
             return;
         }
         host.give_up_failed();
+        host.give_up_lost();
+        host.end_if_alone(&mut alone);
         host.empty_some();
         // By one map: by a newer one a member that is made now could be named.
         let routes = host.routes();
@@ -81,6 +88,56 @@ impl Host {
                 tracing::warn!(disk = %folder, buckets, "the buckets of a disk that failed are given up here");
             }
             groups.into_iter().for_each(|group| self.give_up(group));
+        }
+    }
+
+    /// Of buckets with a page that cannot be read the members are given up, if others have all of it: they are filled again. A node that alone has the rest ends, and
+    /// comes back with that.
+    fn give_up_lost(&self) {
+        let map = self.routes().map.clone();
+        for disk in self.disks.open_ones() {
+            for (group, why) in disk.lost() {
+                let known = map.groups.get(&group);
+                if known.is_some_and(|group| !self.others_have(group, &map)) {
+                    disk.ends_process(&why);
+                }
+                tracing::warn!(disk = %disk.folder().display(), %why, "the bucket is filled again from other nodes");
+                self.give_up(group);
+                disk.note_given_up(group);
+            }
+        }
+    }
+
+    /// Other nodes that answer have all of a group.
+    fn others_have(&self, group: &Group, map: &ClusterMap) -> bool {
+        let silences = self.peers.silences().into_iter();
+        let answer = silences.filter(|(_, silent)| *silent < self.options.group.stuck_after);
+        let answer: BTreeSet<NodeId> = answer.map(|(node, _)| node).collect();
+        let others = group.listed().map(|(_, member)| member);
+        let others = others.filter(|x| answer.contains(&x.id.node) && map.runs(x.id));
+        others.filter(|x| x.complete).count() >= usize::from(group.m)
+    }
+
+    /// Bytes that were given up here, and are on a sound disk yet, may be all that there is of a group: those that were to fill it have ended, too. A start of the node brings it back,
+    /// so it ends if they do not come back first.
+    fn end_if_alone(&self, alone: &mut BTreeMap<GroupId, Instant>) {
+        let map = self.routes().map.clone();
+        let has_sources = |group: &GroupId| {
+            let known = map.groups.get(group);
+            known.is_none_or(|known| map.complete_sources_up(known) >= usize::from(known.m))
+        };
+        let mut leaving = self.disks.leaving();
+        leaving.retain(|group| !has_sources(group));
+        alone.retain(|group, _| leaving.contains(group));
+        for group in leaving {
+            let since = *alone.entry(group).or_insert_with(Instant::now);
+            if since.elapsed() >= ALONE_MAX
+                && let Some(disk) = self.disks.left(group)
+            {
+                disk.end_node(&format!(
+                    "group {group} is on it, and on no other node that runs"
+                ));
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use staves_wire::{ErrorCode, ErrorPacket, Message};
 
 use crate::gate::CostlyTurn;
 use crate::group_state::GroupState;
-use crate::host::{Cell, Host, Routes};
+use crate::host::{Cell, CellState, Host, Routes};
 
 /// Most pages of one answer: their sums have 64 KiB.
 const PAGES_MAX: u32 = 1024;
@@ -85,7 +85,15 @@ pub(crate) async fn sums(
 /// The sums of a few pages, not of all under one lock: others want the bucket. Where to go on; `None` if it is no member,
 /// or another than at the beginning.
 fn some_sums(cell: &Cell, pages: Range<u32>, answer: &mut Option<GroupSumsAnswer>) -> Option<u32> {
-    let state = cell.lock();
+    cell.lock()
+        .unless_lost(None, |state| sums_of(state, pages, answer))
+}
+
+fn sums_of(
+    state: &CellState,
+    pages: Range<u32>,
+    answer: &mut Option<GroupSumsAnswer>,
+) -> Option<u32> {
     let member = state.bucket.as_ref()?.member();
     let slot = member.slot().filter(|_| member.is_open())?;
     let sums = answer.get_or_insert_with(|| GroupSumsAnswer {
@@ -131,13 +139,15 @@ pub(super) fn mend(host: &Host, ask: &GroupMend, reply: Reply) {
     }
     let now = host.clock.now();
     let mut state = cell.lock();
-    let bucket = state.bucket.as_mut();
-    let Some(member) = bucket.and_then(|bucket| bucket.member_to_mend()) else {
+    let done = state.unless_lost(Some(false), |state| {
+        let member = state.bucket.as_mut()?.member_to_mend()?;
+        Some(member.slot() == Some(ask.slot) && member.mend(now, ask.page, &ask.labels))
+    });
+    drop(state);
+    let Some(done) = done else {
         let text = "only pages of memory pools are made anew, by a member of their group";
         return reply.error(ErrorCode::Refused, text);
     };
-    let done = member.slot() == Some(ask.slot) && member.mend(now, ask.page, &ask.labels);
-    drop(state);
     match done {
         true => {
             cell.stir(host);

@@ -21,6 +21,7 @@ pub(super) fn disks(report: &StatusReport) -> Vec<String> {
             let which = disk_name(&name, disk, disks.len());
             [
                 failed(&which, disk),
+                rotten(&which, disk),
                 held(&name, disk),
                 nearly_full(&which, disk),
             ]
@@ -43,6 +44,16 @@ fn failed(which: &str, disk: &DiskFacts) -> Option<String> {
         format!(
             "{which} has failed, and is not used: {}; what it had is filled again from other nodes: 'staves disk remove' takes it out, and a node that starts tries it again",
             disk.why
+        )
+    })
+}
+
+fn rotten(which: &str, disk: &DiskFacts) -> Option<String> {
+    (disk.bad_pages > 0).then(|| {
+        format!(
+            "{} of {which} could not be read, or were not what was written, since its node started; the buckets were filled again from other nodes: \
+             replace the disk ('staves disk replace') if they become more",
+            count(disk.bad_pages, "page"),
         )
     })
 }
@@ -144,6 +155,13 @@ mod tests {
         assert_eq!(disk_name("a", &disk, 1), "the disk of a");
         let state = DiskState::Draining;
         let disk = DiskFacts { state, ..disk };
-        assert_eq!(failed(&which, &disk), None);
+        assert_eq!((failed(&which, &disk), rotten(&which, &disk)), (None, None));
+        let bad_pages = 1;
+        let text = rotten(&which, &DiskFacts { bad_pages, ..disk });
+        let text = text.expect("a page is bad");
+        assert!(
+            text.starts_with("1 page of the disk /mnt/b of a could not be read"),
+            "{text}"
+        );
     }
 }

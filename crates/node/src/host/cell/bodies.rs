@@ -23,6 +23,20 @@ impl CellState {
         waiter: impl FnOnce() -> Waiter,
         wants_flush: &mut bool,
     ) -> (Result<Option<Answer>, Refused>, usize) {
+        self.unless_lost((Err(Refused::NotServing), 0), |state| {
+            state.submit_here(now, request, deadline, op, waiter, wants_flush)
+        })
+    }
+
+    fn submit_here(
+        &mut self,
+        now: Time,
+        request: Option<RequestId>,
+        deadline: Time,
+        op: &NumberedOp,
+        waiter: impl FnOnce() -> Waiter,
+        wants_flush: &mut bool,
+    ) -> (Result<Option<Answer>, Refused>, usize) {
         let Some(bucket) = &mut self.bucket else {
             return (Err(Refused::NotServing), 0);
         };
@@ -58,18 +72,20 @@ impl CellState {
         op: &NumberedOp,
         give: &mut dyn FnMut(AnswerRef<'_>),
     ) -> bool {
-        let Some(bucket) = &mut self.bucket else {
-            return false;
-        };
-        let header = OpHeader {
-            token: self.waiting.next_token(),
-            slot: op.to.slot(),
-            request: None,
-            deadline,
-        };
-        let is_read = bucket.read_body(now, header, op.to, &op.body, give);
-        bucket.member_to_save().let_go_beyond();
-        is_read
+        self.unless_lost(false, |state| {
+            let Some(bucket) = &mut state.bucket else {
+                return false;
+            };
+            let header = OpHeader {
+                token: state.waiting.next_token(),
+                slot: op.to.slot(),
+                request: None,
+                deadline,
+            };
+            let is_read = bucket.read_body(now, header, op.to, &op.body, give);
+            bucket.member_to_save().let_go_beyond();
+            is_read
+        })
     }
 
     /// Bytes of the value that an operation would be answered now, as far as is known before it is begun.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use staves_group::{Effects, Event, Member};
-use staves_model::Time;
+use staves_model::{Epoch, Time};
+use staves_service::BucketEffects;
 
 use super::{Cell, CellState};
-use crate::disk::NodeDisk;
+use crate::disk::{NodeDisk, unless_lost};
 use crate::host::Host;
 use crate::native::batch::Batch;
 
@@ -21,15 +22,16 @@ impl Cell {
         let finished = {
             let mut state = self.lock();
             let is_on = state.is_on(on);
-            let CellState { bucket, out, .. } = &mut *state;
-            let Some(bucket) = bucket.as_mut().filter(|_| is_on) else {
-                return false;
-            };
-            act(bucket.member_to_save(), &mut out.effects);
-            state.settle(host, host.clock.now())
+            state.unless_lost(None, |state| {
+                let CellState { bucket, out, .. } = state;
+                let bucket = bucket.as_mut().filter(|_| is_on)?;
+                act(bucket.member_to_save(), &mut out.effects);
+                Some(state.settle(host, host.clock.now()))
+            })
         };
-        Batch::finish_all(finished);
-        true
+        let is_there = finished.is_some();
+        Batch::finish_all(finished.unwrap_or_default());
+        is_there
     }
 
     /// Tells the bucket of what its disk has synced. One on another disk counts other records.
@@ -53,6 +55,25 @@ impl Cell {
 }
 
 impl CellState {
+    /// Does something that may need pages. If one of them is lost, the bucket is gone with all that was done, and the outcome is `otherwise`; the node's disks give it up then.
+    pub(crate) fn unless_lost<R>(
+        &mut self,
+        otherwise: R,
+        act: impl FnOnce(&mut CellState) -> R,
+    ) -> R {
+        if self.disk.is_none() {
+            return act(self);
+        }
+        if let Some(done) = unless_lost(|| act(self)) {
+            return done;
+        }
+        let bucket = self.bucket.take();
+        let epoch = bucket.map_or(Epoch(0), |bucket| bucket.member().epoch());
+        self.lost_in = self.lost_in.max(epoch);
+        self.out = BucketEffects::default();
+        otherwise
+    }
+
     fn is_on(&self, disk: &NodeDisk) -> bool {
         let own = self.disk.as_deref();
         own.is_some_and(|own| std::ptr::eq(own, disk))
