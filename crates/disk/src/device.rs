@@ -16,6 +16,14 @@ pub trait Device: Send + Sync + 'static {
     /// Those of the disk; a range beyond its end.
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
 
+    /// The same if it takes no wait for the disk: false if it would, or if that cannot be told.
+    ///
+    /// # Errors
+    /// As [`Device::read`].
+    fn read_now(&self, _at: u64, _into: &mut [u8]) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Writes all of `bytes`. Before the next sync any part of them may be lost, whatever was written earlier or later.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::{ReadWriteFlags, preadv2};
 
 use crate::device::Device;
 use crate::format::DiskId;
@@ -125,6 +126,16 @@ impl Device for FileDevice {
 
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(into, at)
+    }
+
+    // The system has the bytes in memory, or says that it has not.
+    fn read_now(&self, at: u64, into: &mut [u8]) -> io::Result<bool> {
+        let len = into.len();
+        let mut into = [io::IoSliceMut::new(into)];
+        match preadv2(&self.file, &mut into, at, ReadWriteFlags::NOWAIT) {
+            Ok(read) => Ok(read == len),
+            Err(_) => Ok(false),
+        }
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {

@@ -143,6 +143,8 @@ pub struct Effects {
     /// Records for the journal of the node's disk, each behind all that its member handed over before. None is lost while the
     /// process lives. Only members with [`Journal::Disk`] have any.
     pub records: Vec<(GroupId, MemberRecord)>,
+    /// Pages of the member that an operation waits for and that are on its node's disk alone. They are to be [given](staves_store::Pages::give) to it, and it is stepped then.
+    pub reads: Vec<u32>,
 }
 
 /// Called at a copy or parity bucket for each delta that it applies, in order of seq, before its pages have it.

@@ -84,6 +84,15 @@ impl Memory {
         {
             return missing;
         }
+        if let Some(place) = place
+            && context.fetches(
+                run(chunks::at(place, offset), len),
+                overwrites(action),
+                effects,
+            )
+        {
+            return Outcome::Blocked { starved: false };
+        }
         let edit = match action {
             Action::Read { .. } => return self.read(context, now, place, offset, len),
             Action::CompareSwap { expected, .. } if word(context, place, offset) != *expected => {
@@ -101,6 +110,14 @@ impl Memory {
         self.stats.writes += u64::from(matches!(outcome, Outcome::Answer { .. }));
         outcome
     }
+}
+
+/// True if nothing of the bytes that it touches matters to it.
+fn overwrites(action: &Action) -> bool {
+    matches!(
+        action,
+        Action::Write { .. } | Action::Load { .. } | Action::Put { .. } | Action::Zero { .. }
+    )
 }
 
 fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {

@@ -8,6 +8,7 @@ mod facts;
 mod health;
 mod kept;
 mod lost;
+pub(crate) mod readers;
 mod wake;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub use self::error::NodeDiskError;
 pub use self::facts::{DiskFacts, DiskState};
 use self::health::Progress;
 pub(crate) use self::lost::unless_lost;
+pub(crate) use self::readers::ReadQueue;
 use self::wake::SaverWake;
 
 /// With more of the journal's ring taken than one in so many parts, pages are saved until there is less.
@@ -77,6 +79,8 @@ pub(crate) struct NodeDisk {
     /// Bytes of pages that it takes.
     page_bytes: u64,
     pub(crate) saver: Arc<SaverWake>,
+    /// Pages that are to be read for operations that wait.
+    pub(crate) reads: Arc<ReadQueue>,
     /// The time at which the first look was made at what it has.
     pub(crate) serves_since: Mutex<Option<Instant>>,
     room: Arc<DiskRoom>,
@@ -134,6 +138,7 @@ impl NodeDisk {
             failing,
             page_bytes,
             saver: Arc::default(),
+            reads: Arc::default(),
             serves_since: Mutex::default(),
             room: Arc::default(),
             held_since: Mutex::default(),

@@ -154,6 +154,31 @@ impl BucketContext {
         true
     }
 
+    /// True if pages of this run have to be waited for, because they are on the node's disk alone; requests them. A run that is to be
+    /// overwritten needs them only at its ends.
+    pub fn fetches(&self, run: Run, is_overwritten: bool, effects: &mut Effects) -> bool {
+        let Some(pages) = self.member.pages() else {
+            return false;
+        };
+        let (known, page) = (effects.reads.len(), PAGE_BYTES as u64);
+        let end = run.offset + u64::from(run.len);
+        if !is_overwritten {
+            pages.cold(run.offset, run.len.into(), &mut effects.reads);
+            return effects.reads.len() > known;
+        }
+        let (first, last) = (run.offset / page, (end - 1) / page);
+        let is_whole = |at: u64| run.offset <= at * page && (at + 1) * page <= end;
+        for at in [first, last]
+            .into_iter()
+            .take(if first == last { 1 } else { 2 })
+        {
+            if !is_whole(at) {
+                pages.cold(at * page, page, &mut effects.reads);
+            }
+        }
+        effects.reads.len() > known
+    }
+
     /// Asks the log for room for a delta.
     pub fn admit(&self, runs: usize, bytes: usize, kept: usize) -> Result<(), UpdateError> {
         Ok(self.member.admit(weight(runs, bytes, kept))?)

@@ -288,6 +288,33 @@ impl Pages {
         Ok(())
     }
 
+    /// Appends the pages of a range to `cold` that are on the disk alone and for which a reader would wait. It is given others on the way.
+    pub fn cold(&self, offset: u64, len: u64, cold: &mut Vec<u32>) {
+        let Some(keeping) = &self.keeping else {
+            return;
+        };
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        while at < end {
+            let (index, within) = split(at);
+            let part = (EXTENT_BYTES - within).min((end - at) as usize);
+            match self.table.get(index) {
+                Some(Some(extent)) => keeping.cold(index, extent, (within, part), cold),
+                Some(None) => {}
+                None => return,
+            }
+            at += part as u64;
+        }
+    }
+
+    /// A page that is on the disk alone gets the bytes that `read` puts, if it returns true; others stay as they are.
+    pub fn give(&self, page: u32, read: &mut dyn FnMut(&mut [u8]) -> bool) {
+        let (index, within) = split(u64::from(page) * PAGE_BYTES as u64);
+        if let (Some(Some(extent)), Some(keeping)) = (self.table.get(index), &self.keeping) {
+            keeping.give(index, extent, (within / PAGE_BYTES) as u32, read);
+        }
+    }
+
     /// Lets the memory of some pages go, `most` of them at most, that were not used of late; `idle` says of each what holds of it. How many went.
     pub fn let_go(&mut self, most: u32, idle: &mut dyn FnMut(u32, &[u8]) -> Idle) -> u32 {
         match &mut self.keeping {

@@ -98,6 +98,44 @@ impl Located {
     }
 }
 
+impl Located {
+    /// The same if the system has the page in memory: false if it would have to wait for the disk, or if the page is not good.
+    pub fn read_now(self, device: &dyn Device, into: &mut [u8]) -> bool {
+        assert_eq!(into.len(), BLOCK_BYTES, "room for a page");
+        if self.is_zero() {
+            return true;
+        }
+        let is_read = device.read_now(offset(self.place), into).unwrap_or(false);
+        is_read && crc(into) == self.sum
+    }
+
+    /// Returns whether `next` lies right behind it.
+    pub fn is_before(self, next: Located) -> bool {
+        !self.is_zero() && self.place + 1 == next.place
+    }
+
+    /// Reads pages each of which lies right behind the one before, with one access, and says of each whether it is good. `into` has them in their order.
+    ///
+    /// # Errors
+    /// The disk's.
+    ///
+    /// # Panics
+    /// If `into` is not as long as they are.
+    pub fn read_run(
+        run: &[Located],
+        device: &dyn Device,
+        into: &mut [u8],
+    ) -> std::io::Result<Vec<bool>> {
+        assert_eq!(into.len(), run.len() * BLOCK_BYTES, "room for the pages");
+        if let Some(first) = run.first().filter(|first| !first.is_zero()) {
+            device.read(offset(first.place), into)?;
+        }
+        let pages = run.iter().zip(into.chunks_exact(BLOCK_BYTES));
+        let is_good = |(page, bytes): (&Located, &[u8])| page.is_zero() || crc(bytes) == page.sum;
+        Ok(pages.map(is_good).collect())
+    }
+}
+
 /// The offset of a place in the page file.
 pub(super) fn offset(place: u32) -> u64 {
     u64::from(place) * BLOCK_BYTES as u64

@@ -41,6 +41,12 @@ impl PageKeeper for GroupPages {
         read_kept(locate, &self.disk.pages, into)
     }
 
+    fn read_now(&self, page: u32, join: Epoch, into: &mut [u8]) -> bool {
+        let located = self.disk.store.lock().locate(self.group, page, join);
+        // One that was written anew meanwhile looks damaged.
+        located.is_some_and(|located| located.read_now(&self.disk.pages, into))
+    }
+
     fn lost(&self, page: u32, why: Unread) {
         self.disk.lose(self.group, page, why)
     }

@@ -305,6 +305,7 @@ impl CellState {
         {
             disk.hand_over(self.out.effects.records.drain(..));
         }
+        self.have_read();
         for call in self.out.effects.directory.drain(..) {
             host.calls.put(call);
         }

@@ -10,6 +10,7 @@ use staves_group::{Effects, Member};
 use staves_model::GroupId;
 
 use super::Host;
+use crate::disk::readers;
 use crate::disk::{DrivenJournal, FULL_PART, NodeDisk, append_to};
 
 /// The interval at which it looks.
@@ -77,13 +78,28 @@ fn tell(disk: &Weak<NodeDisk>, host: &Weak<Host>, outcome: Result<u64, &str>) {
 
 /// Starts the thread that saves pages, once the buckets are there. It ends with the disk, or once that has failed.
 pub(crate) fn start(disk: &Arc<NodeDisk>, host: &Arc<Host>) -> std::io::Result<()> {
-    let (disk, host) = (Arc::downgrade(disk), Arc::downgrade(host));
+    let (weak_disk, weak_host) = (Arc::downgrade(disk), Arc::downgrade(host));
     let run = move || {
         let mut saved_all = Instant::now();
-        while look(&disk, &host, &mut saved_all) {}
+        while look(&weak_disk, &weak_host, &mut saved_all) {}
     };
     let thread = std::thread::Builder::new().name("saver".into());
-    thread.spawn(run).map(drop)
+    thread.spawn(run)?;
+    start_readers(disk, host)
+}
+
+/// Starts the threads that read pages for operations that wait.
+fn start_readers(disk: &Arc<NodeDisk>, host: &Arc<Host>) -> std::io::Result<()> {
+    let host = Arc::downgrade(host);
+    readers::start(disk, move |disk, wanted, read| {
+        let Some(host) = host.upgrade() else {
+            return;
+        };
+        for cell in host.routes().cells_of(wanted.group) {
+            cell.read(&host, disk, wanted, read);
+        }
+        host.peers.flush();
+    })
 }
 
 /// One look, and its rest. False at the end.

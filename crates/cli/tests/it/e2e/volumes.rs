@@ -53,11 +53,11 @@ fn images_are_copied_to_a_volume_and_back_past_a_killed_node() {
     let (mut cluster, ports) = start(3);
     make(&cluster, "1+1", "40MiB");
     let uri = |i: usize| format!("nbd://127.0.0.1:{}/disk", ports[i]);
-    let listed = tool(
-        "nbdinfo",
-        &["--list", &format!("nbd://127.0.0.1:{}", ports[2])],
-    );
-    assert!(listed.contains("export=\"disk\""), "{listed}");
+    let door = format!("nbd://127.0.0.1:{}", ports[2]);
+    // A node that has not heard of it yet lists what it knows.
+    staves_testkit::wait_until("it is listed by another node", || {
+        tool("nbdinfo", &["--list", &door]).contains("export=\"disk\"")
+    });
     let info = tool("nbdinfo", &["--json", &uri(1)]);
     let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
     assert_eq!(info["exports"][0]["export-size"], 40 << 20);

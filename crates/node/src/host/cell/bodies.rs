@@ -56,7 +56,9 @@ impl CellState {
             (self.active, self.unseen, *wants_flush) = (true, true, true);
         }
         // Without parity nobody needs the deltas; a read may still request pages of other nodes.
-        let has_sends = (self.parity && bucket.unflushed()) || !self.out.effects.sends.is_empty();
+        let effects = &self.out.effects;
+        let has_effects = !effects.sends.is_empty() || !effects.reads.is_empty();
+        let has_sends = (self.parity && bucket.unflushed()) || has_effects;
         if has_sends && !self.dirty {
             self.dirty = true;
             *wants_flush = true;

@@ -7,6 +7,7 @@ use staves_model::{Epoch, Time};
 use staves_service::BucketEffects;
 
 use super::{Cell, CellState};
+use crate::disk::readers::{ReadPage, Wanted};
 use crate::disk::{NodeDisk, unless_lost};
 use crate::host::Host;
 use crate::native::batch::Batch;
@@ -54,7 +55,55 @@ impl Cell {
     }
 }
 
+impl Cell {
+    /// Pages that operations wait for were read: the bucket goes on with them.
+    pub(crate) fn read(
+        self: &Arc<Self>,
+        host: &Host,
+        on: &NodeDisk,
+        wanted: &Wanted,
+        read: &[ReadPage],
+    ) {
+        let (finished, more, wakes) = {
+            let mut state = self.lock();
+            if !state.is_on(on) {
+                return;
+            }
+            state.unless_lost((), |state| {
+                let member = state.bucket.as_ref().map(|bucket| bucket.member());
+                if let Some(pages) = member.and_then(Member::pages) {
+                    on.give_pages(wanted, pages, read);
+                }
+            });
+            // In the same breath: what was given is here yet.
+            let (finished, more) = state.step(host, host.clock.now(), Event::Tick);
+            (finished, more, state.wakes())
+        };
+        if wakes {
+            host.look_after(self);
+        }
+        if more {
+            host.wake_busy(self.group);
+        }
+        Batch::finish_all(finished);
+    }
+}
+
 impl CellState {
+    /// Has the pages read that operations wait for.
+    pub(super) fn have_read(&mut self) {
+        let reads = &mut self.out.effects.reads;
+        if reads.is_empty() {
+            return;
+        }
+        let member = self.bucket.as_ref().map(|bucket| bucket.member());
+        let on = member.and_then(|member| member.pages()?.kept_on());
+        if let (Some((_, join)), Some(disk), Some(member)) = (on, &self.disk, member) {
+            disk.reads.put(member.id(), join, reads.drain(..));
+        }
+        reads.clear();
+    }
+
     /// Does something that may need pages. If one of them is lost, the bucket is gone with all that was done, and the outcome is `otherwise`; the node's disks give it up then.
     pub(crate) fn unless_lost<R>(
         &mut self,
