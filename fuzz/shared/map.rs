@@ -182,6 +182,18 @@ pub fn proposals() -> Vec<Change> {
             name: "r".into(),
             size_bytes: 1 << 30,
         },
+        Change::MakeRegion {
+            pool: "memory".into(),
+            name: "v".into(),
+            size_bytes: 1 << 33,
+            bucket_bytes: 1 << 28,
+            is_volume: true,
+        },
+        Change::ExtendRegion {
+            name: "r".into(),
+            size_bytes: 1 << 35,
+            bucket_bytes: 1 << 30,
+        },
         Change::LoadRegion {
             name: "r".into(),
             load: Some(0..1 << 20),

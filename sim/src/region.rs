@@ -4,7 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use staves_model::{CHUNK_BYTES, Change, GroupId, Place, Region, stretch_unit};
+use staves_model::{
+    CHUNK_BYTES, Change, GroupId, Place, REGION_BUCKET_BYTES_MIN, Region, stretch_unit,
+};
 
 use crate::event::Happening;
 use crate::ghost::{Done, Ghost};
@@ -81,9 +83,11 @@ impl World {
         let (m, small) = (self.groups[g].m as u8, self.newest_region(g));
         let mut map = self.directory.map.clone();
         for groups in 1..=2 {
-            let grow = Change::GrowRegion {
+            // The second by groups of larger buckets.
+            let grow = Change::ExtendRegion {
                 name: small.name.clone(),
                 size_bytes: small.size_bytes + groups * (groups + 1) / 2 * stretch_unit(m),
+                bucket_bytes: groups * REGION_BUCKET_BYTES_MIN,
             };
             let grown = map.apply(None, &grow).is_ok();
             let Some((_, large)) = map.region_named(&small.name).filter(|_| grown) else {

@@ -67,9 +67,16 @@ fn undecided(cluster: &Cluster, command: &Memory, error: anyhow::Error) -> anyho
 
 fn obey(session: &Cluster, command: &Memory, out: Format) -> anyhow::Result<()> {
     match command {
-        Memory::Create { name, size, pool } => {
+        Memory::Create {
+            name,
+            size,
+            pool,
+            bucket,
+        } => {
             session.check_regions(pool)?;
-            let region = session.wait(session.client.create_region(pool, name, size.0))?;
+            let bucket = bucket.map(|bucket| bucket.0);
+            let client = &session.client;
+            let region = session.wait(client.create_region_with(pool, name, size.0, bucket))?;
             let stat = session.wait(region.stat())?;
             let scheme: Option<Scheme> = stat.scheme.parse().ok();
             let map = session.client.map();
@@ -201,10 +208,28 @@ fn as_json(stat: &RegionStat) -> serde_json::Value {
         "scheme": stat.scheme,
         "size_bytes": stat.size_bytes,
         "capacity_bytes": stat.capacity_bytes,
+        "data_buckets": buckets_json(stat),
         "loading": stat.loading,
         "lost_groups": stat.lost.iter().map(|group| group.0).collect::<Vec<_>>(),
         "groups": stat.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
     })
+}
+
+/// How many groups have data buckets of how many bytes.
+pub(crate) fn buckets_json(stat: &RegionStat) -> serde_json::Value {
+    let of = stat.bucket_bytes.iter();
+    let rows = of.map(|(groups, bytes)| json!({"groups": groups, "bytes": bytes}));
+    rows.collect()
+}
+
+/// The same for people.
+pub(crate) fn buckets(stat: &RegionStat) -> String {
+    let of = stat.bucket_bytes.iter();
+    let of = of.map(|(groups, each)| format!("{} of {groups}", bytes(*each)));
+    match &of.collect::<Vec<_>>()[..] {
+        [all] => format!("{all} groups"),
+        several => format!("{} groups", several.join(", ")),
+    }
 }
 
 const COLUMNS: &[Column<RegionStat>] = &[
@@ -242,6 +267,7 @@ fn described(stat: &RegionStat) -> String {
             ),
         ),
         ("can grow to, with its groups", bytes(stat.capacity_bytes)),
+        ("data buckets", buckets(stat)),
         ("groups", groups.join(" ")),
         ("state", state(stat)),
     ])
@@ -278,6 +304,7 @@ mod tests {
             size_bytes: 1 << 20,
             capacity_bytes: 1 << 20,
             groups: vec![GroupId(3), GroupId(4)],
+            bucket_bytes: vec![(2, 64 << 20)],
             lost: Vec::new(),
             loading: false,
             settled: true,

@@ -14,7 +14,7 @@ use staves_node::config::Size;
 use self::limit::LimitOptions;
 use self::top::TopOptions;
 use crate::confirm::confirm;
-use crate::scrub;
+use crate::{memory, scrub};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, bytes, count, properties};
@@ -31,6 +31,9 @@ pub enum VolumeCommand {
         /// The pool, of kind memory
         #[arg(long, default_value = "memory")]
         pool: String,
+        /// Bytes of each data bucket of its groups, a power of two from 64MiB to 1GiB [default: as suits its length]
+        #[arg(long, value_name = "SIZE")]
+        bucket: Option<Size>,
     },
     /// All volumes, and who has them attached
     List,
@@ -77,9 +80,15 @@ pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::R
         VolumeCommand::Check { name } => scrub::check_volume(session, name, out),
         VolumeCommand::Top(options) => top::run(session, options, out),
         VolumeCommand::Limit(options) => limit::run(session, options, out),
-        VolumeCommand::Create { name, size, pool } => {
+        VolumeCommand::Create {
+            name,
+            size,
+            pool,
+            bucket,
+        } => {
             session.check_regions(pool)?;
-            let stat = session.wait(client.create_volume(pool, name, size.0))?;
+            let bucket = bucket.map(|bucket| bucket.0);
+            let stat = session.wait(client.create_volume_with(pool, name, size.0, bucket))?;
             let scheme: Option<Scheme> = stat.region.scheme.parse().ok();
             let map = client.map();
             let few = scheme.and_then(|scheme| too_few_nodes(&map, name, scheme));
@@ -150,6 +159,7 @@ fn as_json(stat: &VolumeStat) -> serde_json::Value {
         "scheme": region.scheme,
         "size_bytes": region.size_bytes,
         "capacity_bytes": region.capacity_bytes,
+        "data_buckets": memory::buckets_json(region),
         "session": stat.session,
         "attached_to": writer_json(stat),
         "limit": limit::as_json(stat),
@@ -214,6 +224,7 @@ fn described(stat: &VolumeStat) -> String {
             ),
         ),
         ("can grow to, with its groups", bytes(region.capacity_bytes)),
+        ("data buckets", memory::buckets(region)),
         ("limit", limit::of(stat, "none")),
         ("attached to", attached(stat)),
         ("sessions so far", stat.session.to_string()),

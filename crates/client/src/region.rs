@@ -48,6 +48,8 @@ pub struct RegionStat {
     pub capacity_bytes: u64,
     /// Its groups, in order.
     pub groups: Vec<GroupId>,
+    /// How many of them follow each other with data buckets of how many bytes, in order.
+    pub bucket_bytes: Vec<(u32, u64)>,
     /// Those of them that are lost: more of their nodes failed than the scheme bears.
     pub lost: Vec<GroupId>,
     /// It is being loaded: some of its groups have no parity.
@@ -76,14 +78,45 @@ impl Client {
         name: &str,
         size_bytes: u64,
     ) -> Result<Region, ClientError> {
-        let (pool, name) = (pool.to_owned(), name.to_owned());
-        let change = Change::CreateRegion {
-            pool,
-            name: name.clone(),
-            size_bytes,
+        self.create_region_with(pool, name, size_bytes, None).await
+    }
+
+    /// The same with so many bytes in each data bucket ([`staves_model::is_bucket_bytes`]), not as many as suit its size.
+    pub async fn create_region_with(
+        &self,
+        pool: &str,
+        name: &str,
+        size_bytes: u64,
+        bucket_bytes: Option<u64>,
+    ) -> Result<Region, ClientError> {
+        self.make(pool, name, (size_bytes, bucket_bytes), false)
+            .await?;
+        self.region(name).await
+    }
+
+    /// Makes a region or a volume.
+    pub(crate) async fn make(
+        &self,
+        pool: &str,
+        name: &str,
+        (size_bytes, bucket_bytes): (u64, Option<u64>),
+        is_volume: bool,
+    ) -> Result<(), ClientError> {
+        let bucket_bytes = match bucket_bytes {
+            Some(bytes) => bytes,
+            None => self
+                .refresh()
+                .await?
+                .bucket_bytes_to_create(pool, size_bytes),
         };
-        self.propose(&change).await?;
-        self.region(&name).await
+        let change = Change::MakeRegion {
+            pool: pool.to_owned(),
+            name: name.to_owned(),
+            size_bytes,
+            bucket_bytes,
+            is_volume,
+        };
+        self.propose(&change).await
     }
 
     /// A region by name. One that was made just now is not known to all nodes yet: several are asked before
@@ -221,10 +254,25 @@ pub(crate) fn stat(map: &ClusterMap, pool: &Pool, region: &Entry) -> RegionStat 
         size_bytes: region.size_bytes,
         capacity_bytes: region.capacity_bytes(pool.scheme.m),
         groups: region.groups().collect(),
+        bucket_bytes: bucket_bytes(region),
         lost: lost(map, region).collect(),
         loading: region.is_loading(),
         settled: region.groups().all(|id| settled(map, pool, id)),
     }
+}
+
+fn bucket_bytes(region: &Entry) -> Vec<(u32, u64)> {
+    let mut all: Vec<(u32, u64)> = Vec::new();
+    for stretch in &region.stretches {
+        match all
+            .last_mut()
+            .filter(|(_, bytes)| *bytes == stretch.bucket_bytes)
+        {
+            Some((count, _)) => *count += stretch.count,
+            None => all.push((stretch.count, stretch.bucket_bytes)),
+        }
+    }
+    all
 }
 
 fn lost<'a>(map: &'a ClusterMap, region: &'a Entry) -> impl Iterator<Item = GroupId> + 'a {
@@ -260,8 +308,13 @@ impl Region {
 
     /// Lets it end at `size_bytes`. Nothing moves, and whoever uses it goes on.
     pub async fn grow(&self, size_bytes: u64) -> Result<(), ClientError> {
-        let name = self.name.to_string();
-        self.change(&Change::GrowRegion { name, size_bytes }).await
+        let map = self.client.refresh().await?;
+        let extend = Change::ExtendRegion {
+            name: self.name.to_string(),
+            size_bytes,
+            bucket_bytes: map.bucket_bytes_to_grow(&self.name, size_bytes),
+        };
+        self.change(&extend).await
     }
 
     /// Makes a change of this region, and of no other that has its name by now.

@@ -32,14 +32,20 @@ impl Client {
         name: &str,
         size_bytes: u64,
     ) -> Result<VolumeStat, ClientError> {
-        let (pool, name) = (pool.to_owned(), name.to_owned());
-        let change = Change::CreateVolume {
-            pool,
-            name: name.clone(),
-            size_bytes,
-        };
-        self.propose(&change).await?;
-        self.volume(&name).await
+        self.create_volume_with(pool, name, size_bytes, None).await
+    }
+
+    /// The same with so many bytes in each data bucket ([`staves_model::is_bucket_bytes`]), not as many as suit its size.
+    pub async fn create_volume_with(
+        &self,
+        pool: &str,
+        name: &str,
+        size_bytes: u64,
+        bucket_bytes: Option<u64>,
+    ) -> Result<VolumeStat, ClientError> {
+        self.make(pool, name, (size_bytes, bucket_bytes), true)
+            .await?;
+        self.volume(name).await
     }
 
     /// All volumes, by pool and in the order in which they were made.
@@ -63,7 +69,13 @@ impl Client {
     /// Lets a volume end at `size_bytes`. Nothing moves; clients of NBD see it when they connect anew.
     pub async fn grow_volume(&self, name: &str, size_bytes: u64) -> Result<(), ClientError> {
         let name = self.volume(name).await?.region.name;
-        self.propose(&Change::GrowRegion { name, size_bytes }).await
+        let bucket_bytes = self.map().bucket_bytes_to_grow(&name, size_bytes);
+        let extend = Change::ExtendRegion {
+            name,
+            size_bytes,
+            bucket_bytes,
+        };
+        self.propose(&extend).await
     }
 
     /// Limits what a volume's clients may do each second, at each node that serves it; `None` takes the limit away.

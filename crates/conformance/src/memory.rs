@@ -6,7 +6,7 @@ use staves_history::Record;
 use staves_history::chunk::{CELLS, ChunkSeen, OnChunk, WORDS, bounds, cells_of};
 use staves_history::record::{Answered, Asked};
 use staves_memory::{Bucket, Memory};
-use staves_model::CHUNK_BYTES;
+use staves_model::{BUCKET_CHUNKS_MAX, CHUNK_BYTES};
 use staves_service::Limits;
 use staves_wire::memory::Action;
 use staves_wire::service::{Answer, Body};
@@ -115,6 +115,7 @@ impl Workload for ChunkLoad {
     }
 
     fn body(chunk: u64, act: &OnChunk) -> Body {
+        let chunk = in_bucket(chunk);
         let at = |word: usize| chunk * CHUNK_BYTES + WORDS[word];
         let action = match *act {
             OnChunk::Read { from, to } => Action::Read {
@@ -193,6 +194,16 @@ pub fn record(key: String, ended: &Ended<OnChunk>) -> Record {
         call: ended.begun.called,
         returned: ended.returned,
         answer,
+    }
+}
+
+/// The chunk of the bucket that a chunk of the load is: each second one is far from the others, so that their entries lie in all
+/// pages of the table of chunks.
+fn in_bucket(chunk: u64) -> u64 {
+    const FAR: u64 = 1637;
+    match chunk % 2 {
+        0 => chunk,
+        _ => chunk * FAR % u64::from(BUCKET_CHUNKS_MAX),
     }
 }
 

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use staves_group::Effects;
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{CHUNK_BYTES, PAGE_BYTES, REGION_BUCKET_BYTES, Time};
+use staves_model::{CHUNK_BYTES, REGION_BUCKET_BYTES_MAX, Time};
 use staves_service::{BucketContext, Growth, OpHeader, Outcome};
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
@@ -11,7 +11,9 @@ use staves_wire::group::{Run, RunKind};
 use staves_wire::memory::Action;
 use staves_wire::service::Answer;
 
+use crate::chunks::run;
 use crate::memory::Memory;
+use crate::places::{PagesState, Places};
 use crate::{chunks, reads};
 
 /// Most extents that are requested beyond those needed now.
@@ -25,7 +27,7 @@ pub(crate) fn malformed(action: &Action) -> Option<Answer> {
         "it touches 0 bytes"
     } else if offset
         .checked_add(len)
-        .is_none_or(|end| end > REGION_BUCKET_BYTES)
+        .is_none_or(|end| end > REGION_BUCKET_BYTES_MAX)
     {
         "it lies beyond the data bucket's end"
     } else if action.chunks() > 1 && !matches!(action, Action::Allocated { .. }) {
@@ -58,54 +60,73 @@ impl Memory {
         if action.is_write() && is_lost {
             return Outcome::at_once(lost());
         }
-        // Pages that a lost group lacks may never come: that is answered at once.
-        let missing = match is_lost && !planted(Mutant::LostReadWaits) {
-            true => Outcome::at_once(lost()),
-            false => Outcome::Blocked { starved: false },
-        };
-        if context.lacks(now, table(), effects) {
-            return missing;
+        if let Some(lacking) = lacks(context, now, chunks::table_of(0, 0), effects) {
+            return lacking;
         }
+        let before = PagesState::of(context.member());
         let session = session(context);
-        if action.is_write() && action.session() < session && !planted(Mutant::OldSessionWrites) {
-            return context.record(header, fenced(action, session), context.member().last());
-        }
-        if let Action::Fence { .. } = action {
-            return update(context, now, header, action, Edit::default(), effects);
+        let outcome = match action {
+            _ if action.is_write()
+                && action.session() < session
+                && !planted(Mutant::OldSessionWrites) =>
+            {
+                context.record(header, fenced(action, session), context.member().last())
+            }
+            Action::Fence { .. } => update(context, now, header, action, Edit::default(), effects),
+            _ => self.at_chunks(context, now, header, action, effects),
+        };
+        self.places.keep_up(before, context.member());
+        outcome
+    }
+
+    /// Executes an operation on chunks. The head of their table is here.
+    fn at_chunks(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        header: &OpHeader,
+        action: &Action,
+        effects: &mut Effects,
+    ) -> Outcome {
+        let (offset, len) = action.range();
+        let chunk = chunks::chunk_of(offset);
+        let entries = chunks::table_of(chunk, chunks::chunk_of(offset + len - 1));
+        if let Some(lacking) = lacks(context, now, entries, effects) {
+            return lacking;
         }
         if let Action::Allocated { .. } = action {
             return self.allocated(context, now, action);
         }
-        let (offset, len) = action.range();
-        let pages = context.member().pages();
-        let place = pages.and_then(|pages| chunks::place_of(pages, chunks::chunk_of(offset)));
-        if let Some(place) = place
-            && context.lacks(now, run(chunks::at(place, offset), len), effects)
-        {
-            return missing;
+        let place = place_of(context, chunk);
+        let bytes = place.map(|place| run(chunks::at(place, offset), len));
+        if let Some(lacking) = bytes.and_then(|run| lacks(context, now, run, effects)) {
+            return lacking;
         }
-        if let Some(place) = place
-            && context.fetches(
-                run(chunks::at(place, offset), len),
-                overwrites(action),
-                effects,
-            )
-        {
+        if bytes.is_some_and(|run| context.fetches(run, overwrites(action), effects)) {
             return Outcome::Blocked { starved: false };
         }
-        let edit = match action {
+        match action {
             Action::Read { .. } => return self.read(context, now, place, offset, len),
             Action::CompareSwap { expected, .. } if word(context, place, offset) != *expected => {
                 let answer = Answer::Int(word(context, place, offset) as i64);
                 return context.record(header, answer, context.member().last());
             }
-            _ => edit(context, place, action),
-        };
+            _ => {}
+        }
+        if may_move(action, place) {
+            // Which places are free is in all of the table.
+            if let Some(lacking) = lacks(context, now, chunks::whole_table(), effects) {
+                return lacking;
+            }
+            self.places.follow(context.member());
+        }
+        let edit = edit(context, &self.places, place, action);
         self.freed |= matches!(action, Action::Zero { .. }) && place.is_some();
         let moves = edit.moves;
         let outcome = update(context, now, header, action, edit, effects);
         if let (true, Outcome::Answer { seq, .. }) = (moves, &outcome) {
-            context.wrote(reads::of_chunk(chunks::chunk_of(offset)), *seq);
+            context.wrote(reads::of_chunk(chunk), *seq);
+            self.places.moved(place, place_of(context, chunk));
         }
         self.stats.writes += u64::from(matches!(outcome, Outcome::Answer { .. }));
         outcome
@@ -120,6 +141,39 @@ fn overwrites(action: &Action) -> bool {
     )
 }
 
+/// The outcome where pages of a run are still to be rebuilt; they are requested then.
+fn lacks(
+    context: &mut BucketContext,
+    now: Time,
+    run: Run,
+    effects: &mut Effects,
+) -> Option<Outcome> {
+    if !context.lacks(now, run, effects) {
+        return None;
+    }
+    // Those that a lost group lacks may never come: that is answered at once.
+    Some(
+        match context.member().is_lost() && !planted(Mutant::LostReadWaits) {
+            true => Outcome::at_once(lost()),
+            false => Outcome::Blocked { starved: false },
+        },
+    )
+}
+
+/// The place of a chunk. Its page of the table is here.
+fn place_of(context: &BucketContext, chunk: u32) -> Option<u16> {
+    let table = context.member().table()?;
+    chunks::place_of(table, chunk)
+}
+
+/// True if an operation gives its chunk a place, or takes it away.
+fn may_move(action: &Action, place: Option<u16>) -> bool {
+    match action {
+        Action::Zero { len, .. } => place.is_some() && u64::from(*len) == CHUNK_BYTES,
+        _ => place.is_none(),
+    }
+}
+
 fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
     let (Some(place), Some(pages)) = (place, context.member().pages()) else {
         return 0;
@@ -129,17 +183,16 @@ fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
 }
 
 /// Gives back what a bucket has reserved beyond its last place, once bytes were zeroed.
-pub(crate) fn give_back(context: &mut BucketContext) {
+pub(crate) fn give_back(context: &mut BucketContext, places: &mut Places) {
     let member = context.member();
-    let is_here = |t: &staves_group::PageTable| t.is_here(chunks::TABLE_PAGE);
     let Some(pages) = member
         .pages()
-        .filter(|_| member.table().is_some_and(is_here))
+        .filter(|_| member.table().is_some_and(chunks::is_here))
     else {
         return;
     };
-    let last = chunks::taken(pages).map(|(_, place)| place).max();
-    let keep = with_ahead(chunks::extents_upto(last.unwrap_or(0)).max(pages.used()));
+    places.follow(member);
+    let keep = with_ahead(chunks::extents_upto(places.highest()).max(pages.used()));
     if context.member().wanted_extents() > keep {
         context.want(keep);
     }
@@ -180,35 +233,28 @@ impl Edit {
 }
 
 /// The change that a write makes, where nothing hinders it.
-fn edit(context: &BucketContext, place: Option<u16>, action: &Action) -> Edit {
+fn edit(context: &BucketContext, places: &Places, place: Option<u16>, action: &Action) -> Edit {
     let (offset, len) = action.range();
     let of_word = |new: u64| {
         let old = Answer::Int(word(context, place, offset) as i64);
-        put(context, place, offset, &new.to_le_bytes(), old)
+        put(places, place, offset, &new.to_le_bytes(), old)
     };
     match action {
         Action::Read { .. } | Action::Allocated { .. } | Action::Fence { .. } => Edit::default(),
         Action::Write { bytes, .. } | Action::Load { bytes, .. } | Action::Put { bytes, .. } => {
-            put(context, place, offset, bytes, Answer::Ok)
+            put(places, place, offset, bytes, Answer::Ok)
         }
-        Action::Zero { .. } => zero(context, place, offset, len),
+        Action::Zero { .. } => zero(places, place, offset, len),
         Action::CompareSwap { new, .. } => of_word(*new),
         Action::FetchAdd { by, .. } => of_word(word(context, place, offset).wrapping_add(*by)),
     }
 }
 
 /// The bytes, and the chunk's place if it has none yet.
-fn put(
-    context: &BucketContext,
-    place: Option<u16>,
-    offset: u64,
-    bytes: &[u8],
-    answer: Answer,
-) -> Edit {
-    let free = || context.member().pages().map_or(1, chunks::free_place);
+fn put(places: &Places, place: Option<u16>, offset: u64, bytes: &[u8], answer: Answer) -> Edit {
     let mut edit = Edit {
         bytes: BytesMut::with_capacity(bytes.len() + 16),
-        place: place.unwrap_or_else(free),
+        place: place.unwrap_or_else(|| places.lowest_free()),
         is_new: place.is_none(),
         moves: place.is_none(),
         answer,
@@ -224,9 +270,9 @@ fn put(
 }
 
 /// Zeroes in the place of a chunk. Of a whole chunk the place is free then, and with the last one its extent.
-fn zero(context: &BucketContext, place: Option<u16>, offset: u64, len: u64) -> Edit {
+fn zero(places: &Places, place: Option<u16>, offset: u64, len: u64) -> Edit {
     let mut edit = Edit::default();
-    let (Some(place), Some(pages)) = (place, context.member().pages()) else {
+    let Some(place) = place else {
         return edit;
     };
     edit.place = place;
@@ -235,7 +281,7 @@ fn zero(context: &BucketContext, place: Option<u16>, offset: u64, len: u64) -> E
         let (run, entry) = chunks::entry(chunks::chunk_of(offset), 0);
         edit.push(run, &entry);
         edit.moves = true;
-        if let Some(extent) = chunks::extent_of_last(pages, place) {
+        if let Some(extent) = places.extent_of_last(place) {
             target = Run {
                 offset: extent,
                 len: EXTENT_BYTES as u32,
@@ -309,22 +355,6 @@ fn grow(context: &mut BucketContext, now: Time, need: u32) -> Growth {
 /// An eighth more, so that a long write need not wait for each.
 fn with_ahead(extents: u32) -> u32 {
     extents + (extents / 8).clamp(1, AHEAD_MAX)
-}
-
-fn run(offset: u64, len: u64) -> Run {
-    Run {
-        offset,
-        len: len as u32,
-        kind: RunKind::Bytes,
-    }
-}
-
-/// The table's page.
-fn table() -> Run {
-    run(
-        u64::from(chunks::TABLE_PAGE) * PAGE_BYTES as u64,
-        PAGE_BYTES as u64,
-    )
 }
 
 pub(crate) fn lost() -> Answer {

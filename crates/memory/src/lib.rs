@@ -7,7 +7,7 @@
 //!
 //! **Path of the data.** A region's offset names a bucket and an offset in it (`staves_model::Region`).
 //! A door submits an operation to the [`Bucket`]. `chunks` says where the chunk lies in the bucket's pages;
-//! a write to a chunk that has no place yet takes the next one, in the same delta.
+//! a write to a chunk that has no place yet takes the next one, in the same delta; `places` knows which that is.
 //!
 //! **Invariants.** A chunk has at most one place and a place at most one chunk; places are taken in
 //! order, so that data buckets of a group that hold much take up as many extents at parity as the
@@ -21,6 +21,7 @@
 mod chunks;
 mod execute;
 mod memory;
+mod places;
 mod reads;
 
 pub use memory::{Memory, Stats};

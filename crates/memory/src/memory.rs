@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use staves_group::Member;
-use staves_model::{BUCKET_CHUNKS, CHUNK_BYTES, PAGE_BYTES, ServiceId, Time};
+use staves_model::{BUCKET_CHUNKS_MAX, CHUNK_BYTES, PAGE_BYTES, ServiceId, Time};
 use staves_service::{BucketContext, BucketEffects, KeyHash, Limits, OpHeader, Outcome, Service};
 use staves_wire::DecodeError;
 use staves_wire::memory::{Action, ChunkBits};
 use staves_wire::service::{Address, Answer, Body};
 
+use crate::places::Places;
 use crate::{Bucket, chunks, execute};
 
 /// Counters since the bucket was made.
@@ -26,6 +27,7 @@ pub struct Memory {
     pub(crate) stats: Stats,
     /// Bytes were zeroed since the last look for what can be given back.
     pub(crate) freed: bool,
+    pub(crate) places: Places,
 }
 
 impl Memory {
@@ -41,8 +43,8 @@ impl Memory {
 
     /// Bytes of the chunks that were ever written, as far as a serving member knows.
     pub fn written_bytes(member: &Member) -> u64 {
-        let pages = member.pages().filter(|_| member.serving());
-        let chunks = pages.map_or(0, |pages| chunks::taken(pages).count());
+        let table = member.table().filter(|_| member.serving());
+        let chunks = table.map_or(0, |table| chunks::taken(table).count());
         chunks as u64 * staves_model::CHUNK_BYTES
     }
 }
@@ -115,7 +117,7 @@ impl Service for Memory {
         // Not before the other members have it: they give back what they are told to.
         if self.freed && context.member().stable() == context.member().last() {
             self.freed = false;
-            execute::give_back(context);
+            execute::give_back(context, &mut self.places);
         }
         self.freed
     }
@@ -130,24 +132,25 @@ impl Service for Memory {
 
     /// Each place is taken once, and one that is free is all zeroes.
     fn check(&self, member: &Member, serving: bool) -> Result<(), String> {
-        let table = member.table();
-        let table_here = table.is_some_and(|t| t.is_here(chunks::TABLE_PAGE));
-        let Some(pages) = member.pages().filter(|_| serving && table_here) else {
+        let table = member.table().filter(|_| serving);
+        let Some(table) = table.filter(|table| chunks::is_here(table)) else {
             return Ok(());
         };
+        self.places.check(member, table)?;
         let mut seen = BTreeSet::new();
-        for (chunk, place) in chunks::taken(pages) {
-            if u32::from(place) > BUCKET_CHUNKS || !seen.insert(place) {
+        for (chunk, place) in chunks::taken(table) {
+            if u32::from(place) > BUCKET_CHUNKS_MAX || !seen.insert(place) {
                 return Err(format!(
                     "chunk {chunk} has place {place}, which another has or none may"
                 ));
             }
         }
+        let pages = table.pages();
         let end = pages.end_page() as u64 * PAGE_BYTES as u64 / CHUNK_BYTES;
         let free = (1..end).filter(|place| !seen.contains(&(*place as u16)));
         for place in free {
             let bytes = pages.slice(place * CHUNK_BYTES, CHUNK_BYTES as usize);
-            let is_here = |page: u64| table.is_some_and(|t| t.is_here(page as u32));
+            let is_here = |page: u64| table.is_here(page as u32);
             let first = place * CHUNK_BYTES / PAGE_BYTES as u64;
             let all_here = (first..first + CHUNK_BYTES / PAGE_BYTES as u64).all(is_here);
             if all_here && bytes.iter().any(|b| *b != 0) {

@@ -44,7 +44,7 @@ impl Memory {
         }
     }
 
-    /// The chunks of a range that have places. The table's page is here.
+    /// The chunks of a range that have places. Their pages of the table are here.
     pub(crate) fn allocated(
         &mut self,
         context: &BucketContext,
@@ -60,8 +60,8 @@ impl Memory {
         let mut placed = 0;
         for (index, chunk) in (0..action.chunks()).zip(first..) {
             placed = placed.max(placed_by(context, chunk));
-            let has_place = |pages| chunks::place_of(pages, chunk).is_some();
-            if member.pages().is_some_and(has_place) {
+            let has_place = |table| chunks::place_of(table, chunk).is_some();
+            if member.table().is_some_and(has_place) {
                 bits.set(index);
             }
         }

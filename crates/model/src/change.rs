@@ -12,6 +12,7 @@ mod nodes;
 mod outcome;
 mod pins;
 mod pools;
+mod region_sizes;
 mod regions;
 mod steps;
 
@@ -35,7 +36,7 @@ use self::outcome::bad_name;
 use crate::files::Pin;
 use crate::ids::{ClusterId, GroupId, Incarnation, NodeId, PoolId, RegionId, Revision};
 use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
-use crate::region::{Volume, VolumeWriter};
+use crate::region::VolumeWriter;
 use crate::scheme::Scheme;
 use crate::volume_limit::VolumeLimit;
 
@@ -133,7 +134,8 @@ pub enum Change {
         /// The groups.
         groups: Vec<GroupId>,
     },
-    /// Makes a region of a memory pool, with its groups. It takes up memory only where it is written.
+    /// Makes a region of a memory pool, with its groups. It takes up memory only where it is written. Its data buckets hold the
+    /// least bytes, as they all did before `MakeRegion`.
     CreateRegion {
         /// The pool.
         pool: String,
@@ -142,7 +144,8 @@ pub enum Change {
         /// Its size in bytes.
         size_bytes: u64,
     },
-    /// Lets a region end further on, with further groups where those it has are too few.
+    /// Lets a region end further on, with further groups where those it has are too few. Their data buckets hold the least
+    /// bytes, as they all did before `ExtendRegion`.
     GrowRegion {
         /// The region.
         name: String,
@@ -194,7 +197,7 @@ pub enum Change {
         /// Their paths; none stands for all of the dataset.
         paths: Vec<Vec<u8>>,
     },
-    /// Makes a volume in a memory pool: a region that one client writes at a time.
+    /// Makes a volume in a memory pool: a region that one client writes at a time. Its data buckets hold the least bytes.
     CreateVolume {
         /// The pool.
         pool: String,
@@ -227,6 +230,28 @@ pub enum Change {
         name: String,
         /// The limit; `None` for none.
         limit: Option<VolumeLimit>,
+    },
+    /// Makes a region or a volume whose data buckets hold so many bytes each.
+    MakeRegion {
+        /// The pool.
+        pool: String,
+        /// Its name, unique among the regions and volumes of all pools.
+        name: String,
+        /// Its size in bytes.
+        size_bytes: u64,
+        /// Bytes that each data bucket holds ([`is_bucket_bytes`](crate::is_bucket_bytes)).
+        bucket_bytes: u64,
+        /// True for a volume.
+        is_volume: bool,
+    },
+    /// Lets a region end further on, with further groups where those it has are too few.
+    ExtendRegion {
+        /// The region.
+        name: String,
+        /// Its new size in bytes; not less than the present one.
+        size_bytes: u64,
+        /// Bytes that each data bucket of the further groups holds.
+        bucket_bytes: u64,
     },
 }
 
@@ -265,16 +290,10 @@ impl ClusterMap {
             Change::CommitEpochs(new) => self.commit_epochs(new),
             Change::Steps(steps) => self.take_steps(steps),
             Change::MarkLost { groups } => self.mark_lost(groups),
-            Change::CreateRegion {
-                pool,
-                name,
-                size_bytes,
-            } => self.create_region(pool, name, *size_bytes, None),
-            Change::CreateVolume {
-                pool,
-                name,
-                size_bytes,
-            } => self.create_region(pool, name, *size_bytes, Some(Volume::default())),
+            Change::CreateRegion { .. }
+            | Change::CreateVolume { .. }
+            | Change::MakeRegion { .. } => self.make_region(change),
+            Change::GrowRegion { .. } | Change::ExtendRegion { .. } => self.extend_region(change),
             Change::AttachVolume {
                 volume,
                 after,
@@ -283,7 +302,6 @@ impl ClusterMap {
             Change::DetachVolume { volume, session } => self.detach_volume(*volume, *session),
             Change::SetDisks(disks) => self.set_disks(disks),
             Change::LimitVolume { name, limit } => self.limit_volume(name, *limit),
-            Change::GrowRegion { name, size_bytes } => self.grow_region(name, *size_bytes),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),
             Change::WriteRegion { region, offsets } => self.write_region(*region, offsets),

@@ -70,8 +70,9 @@ pub use map::{
 };
 pub use planner::{Planner, PlannerConfig, StuckReport};
 pub use region::{
-    BUCKET_CHUNKS, BucketPart, CHUNK_BYTES, Place, REGION_BUCKET_BYTES, Region, Stretch,
-    StretchState, Volume, VolumeWriter, stretch_unit,
+    BUCKET_CHUNKS_MAX, BucketPart, CHUNK_BYTES, Place, REGION_BUCKET_BYTES_MAX,
+    REGION_BUCKET_BYTES_MIN, Region, Stretch, StretchState, Volume, VolumeWriter,
+    choose_bucket_bytes, is_bucket_bytes, stretch_unit,
 };
 pub use ring::Ring;
 pub use scheme::{

@@ -11,7 +11,10 @@
 //!   group 8: data buckets 0, 1           7.1-+ 8.0-+ 8.1-+
 //! ```
 //!
+//! The data buckets of a stretch hold equally many bytes, as many as were chosen when it was made ([`choose_bucket_bytes`]).
 //! The place of a byte never changes: a region that grows gets further groups and moves nothing.
+
+mod stretch;
 
 use std::ops::Range;
 
@@ -20,63 +23,15 @@ use serde::{Deserialize, Serialize};
 use crate::ids::{GroupId, Incarnation, MemberSlot, NodeId, RegionId};
 use crate::mutant::{Mutant, planted};
 
+pub use self::stretch::{
+    BUCKET_CHUNKS_MAX, REGION_BUCKET_BYTES_MAX, REGION_BUCKET_BYTES_MIN, Stretch, StretchState,
+    choose_bucket_bytes, is_bucket_bytes, stretch_unit,
+};
+
 /// Bytes of a chunk: what goes to one data bucket before the next one's turn, and the unit in which a
 /// bucket takes memory for bytes that were never written before. Half of it makes blocks of 64 KiB slower by a
 /// fifth, four times as much makes nothing faster (bench/RESULTS.md).
 pub const CHUNK_BYTES: u64 = 64 << 10;
-/// Bytes of a region that one data bucket holds. They take up memory only where they were written.
-pub const REGION_BUCKET_BYTES: u64 = 64 << 20;
-/// Chunks of one data bucket.
-pub const BUCKET_CHUNKS: u32 = (REGION_BUCKET_BYTES / CHUNK_BYTES) as u32;
-
-/// A run of groups, with ids that follow each other.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Stretch {
-    /// The first of them.
-    pub first: GroupId,
-    /// Their number; at least one.
-    pub count: u32,
-    /// The state of its bytes.
-    pub state: StretchState,
-}
-
-/// The state of a stretch's bytes, and with it the parity of its groups. It is in the directory's map, so that a load and
-/// a first write are put in an order: no byte that was acknowledged outside of a load is ever without parity for its sake.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub enum StretchState {
-    /// Nothing was ever written to it. A client that writes there first has it marked as `Written`.
-    Empty,
-    /// A load writes to it: its groups have no parity, so that what is written is neither logged nor sent, and
-    /// what a node holds of it is lost with the node. Nobody else writes. Then parity is made in one pass (row H11).
-    Loading,
-    /// It may hold bytes that were acknowledged, and has parity.
-    Written,
-}
-
-impl Stretch {
-    /// Its groups.
-    pub fn groups(self) -> impl Iterator<Item = GroupId> {
-        (self.first.0..self.first.0.saturating_add(self.count)).map(GroupId)
-    }
-
-    /// True if a group is one of them.
-    pub fn contains(self, group: GroupId) -> bool {
-        (self.first.0..self.first.0.saturating_add(self.count)).contains(&group.0)
-    }
-
-    fn buckets(self, m: u8) -> u64 {
-        u64::from(self.count) * u64::from(m)
-    }
-
-    fn bytes(self, m: u8) -> u64 {
-        u64::from(self.count) * stretch_unit(m)
-    }
-}
-
-/// Bytes of a region that one group with `m` data buckets holds.
-pub fn stretch_unit(m: u8) -> u64 {
-    u64::from(m) * REGION_BUCKET_BYTES
-}
 
 /// Flat bytes with a name.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -232,53 +187,56 @@ impl Region {
     }
 }
 
-impl Stretch {
-    fn place(self, within: u64, m: u8) -> Place {
-        let buckets = self.buckets(m);
-        let (chunk, rest) = (within / CHUNK_BYTES, within % CHUNK_BYTES);
-        let (row, bucket) = (chunk / buckets, chunk % buckets);
-        Place {
-            group: GroupId(self.first.0 + (bucket / u64::from(m)) as u32),
-            slot: MemberSlot((bucket % u64::from(m)) as u8),
-            offset: row * CHUNK_BYTES + rest,
-            left: CHUNK_BYTES - rest,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
 
-    fn region(stretches: &[(u32, u32)]) -> Region {
+    const LEAST: u64 = REGION_BUCKET_BYTES_MIN;
+
+    /// Stretches by their first group, the number of groups, and the bytes of a data bucket.
+    fn region(stretches: &[(u32, u32, u64)]) -> Region {
         Region {
             id: RegionId(stretches[0].0),
             name: "r".into(),
             size_bytes: 0,
             stretches: stretches
                 .iter()
-                .map(|(first, count)| Stretch {
+                .map(|(first, count, bucket_bytes)| Stretch {
                     first: GroupId(*first),
                     count: *count,
                     state: StretchState::Empty,
+                    bucket_bytes: *bucket_bytes,
                 })
                 .collect(),
             volume: None,
         }
     }
 
+    /// Regions that grew by stretches of equal buckets, of larger and of smaller ones.
+    fn mixed() -> [Region; 3] {
+        [
+            region(&[(7, 2, LEAST), (20, 1, LEAST)]),
+            region(&[(7, 2, LEAST), (20, 1, 4 * LEAST)]),
+            region(&[(7, 1, 2 * LEAST), (20, 2, LEAST), (30, 1, 16 * LEAST)]),
+        ]
+    }
+
     #[test]
     fn every_chunk_has_a_place_of_its_own_within_its_bucket() {
-        for m in [1, 2, 3] {
-            let region = region(&[(7, 2), (20, 1)]);
+        for (region, m) in mixed().iter().flat_map(|r| [1, 2, 3].map(|m| (r, m))) {
             let chunks = region.capacity_bytes(m) / CHUNK_BYTES;
-            assert_eq!(chunks, 3 * u64::from(m) * u64::from(BUCKET_CHUNKS));
+            let of_buckets = |s: &Stretch| u64::from(s.count) * s.bucket_bytes / CHUNK_BYTES;
+            let rows: u64 = region.stretches.iter().map(of_buckets).sum();
+            assert_eq!(chunks, rows * u64::from(m));
             let mut seen = BTreeSet::new();
             for chunk in 0..chunks {
                 let place = region.place(chunk * CHUNK_BYTES, m).expect("within");
-                assert!(place.slot.0 < m && place.offset < REGION_BUCKET_BYTES);
+                let mut stretches = region.stretches.iter();
+                let stretch = stretches.find(|s| s.contains(place.group));
+                let end = stretch.map_or(0, |s| s.bucket_bytes);
+                assert!(place.slot.0 < m && place.offset < end);
                 assert_eq!(place.left, CHUNK_BYTES);
                 assert!(seen.insert((place.group, place.slot, place.offset)));
             }
@@ -288,10 +246,9 @@ mod tests {
 
     #[test]
     fn a_range_is_cut_into_the_chunks_of_each_bucket() {
-        for m in [1, 2, 3] {
-            let region = region(&[(7, 2), (20, 1)]);
+        for (region, m) in mixed().iter().flat_map(|r| [1, 2, 3].map(|m| (r, m))) {
             let end = region.capacity_bytes(m) / CHUNK_BYTES;
-            let border = u64::from(m) * 2 * u64::from(BUCKET_CHUNKS);
+            let border = u64::from(m) * 2 * LEAST / CHUNK_BYTES;
             let ranges = [
                 0..end,
                 0..1,
@@ -325,8 +282,8 @@ mod tests {
 
     #[test]
     fn chunks_go_round_over_the_buckets_and_growth_moves_nothing() {
-        let small = region(&[(7, 2)]);
-        let grown = region(&[(7, 2), (9, 4)]);
+        let small = region(&[(7, 2, LEAST)]);
+        let grown = region(&[(7, 2, LEAST), (9, 4, 8 * LEAST)]);
         let place = |region: &Region, offset| region.place(offset, 2).expect("within");
         let buckets: Vec<(u32, u8)> = (0..5)
             .map(|chunk| place(&small, chunk * CHUNK_BYTES))

@@ -318,6 +318,8 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::WriteRegion { .. }
             | Change::DeleteRegion { .. }
             | Change::CreateVolume { .. }
+            | Change::MakeRegion { .. }
+            | Change::ExtendRegion { .. }
             | Change::DetachVolume { .. }
             | Change::SetDataset { .. }
     );

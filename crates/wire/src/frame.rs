@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 12;
+pub const VERSION_MIN: u8 = 13;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -58,7 +58,9 @@ pub const VERSION_MIN: u8 = 12;
 /// 11. Pools on disk: the map says so, and a node that starts names what its disk has. Older versions cannot read either.
 /// 12. A question to a region's bucket for the chunks that take up memory. Disks of a node that runs are added, emptied and taken out, and fail by
 ///     themselves; volumes have limits: older versions cannot read the directory's log and map.
-pub const VERSION_MAX: u8 = 12;
+/// 13. Data buckets of regions hold up to 1 GiB. The map says how many bytes: older versions cannot read one with others than
+///     64 MiB, and refuse what lies beyond those.
+pub const VERSION_MAX: u8 = 13;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

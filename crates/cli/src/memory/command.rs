@@ -15,6 +15,9 @@ pub enum Memory {
         /// The pool
         #[arg(long, default_value = "memory")]
         pool: String,
+        /// Bytes of each data bucket of its groups, a power of two from 64MiB to 1GiB [default: as suits its length]
+        #[arg(long, value_name = "SIZE")]
+        bucket: Option<Size>,
     },
     /// All regions
     List,

@@ -345,6 +345,7 @@ mod tests {
             size_bytes: 10 << 20,
             capacity_bytes: 128 << 20,
             groups: Vec::new(),
+            bucket_bytes: Vec::new(),
             lost: Vec::new(),
             loading: false,
             settled: true,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use staves_memory::Memory;
-use staves_model::{CHUNK_BYTES, REGION_BUCKET_BYTES};
+use staves_model::{CHUNK_BYTES, REGION_BUCKET_BYTES_MAX};
 use staves_service::Refused;
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
@@ -19,17 +19,17 @@ const PLENTY: u32 = 64;
 fn what_was_never_written_reads_as_zeroes_and_takes_no_memory() {
     let mut c = Cluster::new(2, 1, 3, PLENTY);
     assert!(
-        c.read(0, REGION_BUCKET_BYTES - 100, 100)
+        c.read(0, REGION_BUCKET_BYTES_MAX - 100, 100)
             .iter()
             .all(|b| *b == 0)
     );
     assert_eq!(c.budgets[0].taken(), 0);
     // The last byte of the bucket alone takes one extent and the one ahead, not the whole bucket.
-    c.write(0, REGION_BUCKET_BYTES - 1, b"x");
-    assert_eq!(&c.read(0, REGION_BUCKET_BYTES - 2, 2)[..], b"\0x");
+    c.write(0, REGION_BUCKET_BYTES_MAX - 1, b"x");
+    assert_eq!(&c.read(0, REGION_BUCKET_BYTES_MAX - 2, 2)[..], b"\0x");
     assert!(c.read(0, 0, 4096).iter().all(|b| *b == 0));
     assert!(
-        c.read(1, REGION_BUCKET_BYTES - 2, 2)
+        c.read(1, REGION_BUCKET_BYTES_MAX - 2, 2)
             .iter()
             .all(|b| *b == 0)
     );
@@ -125,7 +125,7 @@ fn words_are_swapped_and_added_to_once() {
 #[test]
 fn bad_requests_get_one_clear_error_and_change_nothing() {
     let mut c = Cluster::new(2, 1, 3, PLENTY);
-    let end = REGION_BUCKET_BYTES;
+    let end = REGION_BUCKET_BYTES_MAX;
     let bad = [
         Action::Read { offset: 0, len: 0 },
         write(0, b""),

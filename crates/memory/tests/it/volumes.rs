@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use staves_model::mutant::{Mutant, plant};
-use staves_model::{BUCKET_CHUNKS, CHUNK_BYTES, REGION_BUCKET_BYTES};
+use staves_model::{BUCKET_CHUNKS_MAX, CHUNK_BYTES, REGION_BUCKET_BYTES_MAX};
 use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
 use staves_wire::memory::{Action, ChunkBits};
@@ -240,20 +240,21 @@ fn a_map_is_shown_once_every_member_has_what_it_shows() {
 fn a_bucket_tells_which_chunks_take_up_memory() {
     for (scheme, seats) in [((1, 1), vec![1, 2]), ((2, 1), vec![3, 1, 2])] {
         let mut c = Cluster::new(scheme.0, scheme.1, 4, 64);
-        let all = allocated(0, REGION_BUCKET_BYTES);
+        let all = allocated(0, REGION_BUCKET_BYTES_MAX);
         let map = |c: &mut Cluster, asked: &Action| {
             let answer = c.run(0, None, asked);
             set_of(&answer, asked)
         };
         assert!(map(&mut c, &all).is_empty());
         assert_eq!(c.budgets[0].taken(), 0, "a question takes no memory");
-        for chunk in [0, 9, 40, 1023] {
+        for chunk in [0, 9, 40, 1023, 1024, 3071, 3072, 16_383] {
             c.write(0, chunk * CHUNK_BYTES + 77, b"x");
         }
         for (offset, len) in [(9 * CHUNK_BYTES, CHUNK_BYTES), (40 * CHUNK_BYTES, 7000)] {
             assert_eq!(c.run(0, None, &zero(0, offset, len)), Answer::Ok);
         }
-        assert_eq!(map(&mut c, &all), [0, 40, 1023], "{scheme:?}");
+        let set = [0, 40, 1023, 1024, 3071, 3072, 16_383];
+        assert_eq!(map(&mut c, &all), set, "{scheme:?}");
         let parts = [
             (0, 1, vec![0]),
             (CHUNK_BYTES - 1, 2, vec![0]),
@@ -261,9 +262,12 @@ fn a_bucket_tells_which_chunks_take_up_memory() {
             (39 * CHUNK_BYTES + 9, CHUNK_BYTES, vec![1]),
             (
                 30 * CHUNK_BYTES - 1,
-                REGION_BUCKET_BYTES - 30 * CHUNK_BYTES + 1,
-                vec![11, 994],
+                REGION_BUCKET_BYTES_MAX - 30 * CHUNK_BYTES + 1,
+                vec![11, 994, 995, 3042, 3043, 16_354],
             ),
+            (1024 * CHUNK_BYTES, 2047 * CHUNK_BYTES, vec![0]),
+            (3071 * CHUNK_BYTES, 2 * CHUNK_BYTES, vec![0, 1]),
+            (5000 * CHUNK_BYTES, 9000 * CHUNK_BYTES, vec![]),
         ];
         for (offset, len, set) in parts {
             assert_eq!(
@@ -275,12 +279,20 @@ fn a_bucket_tells_which_chunks_take_up_memory() {
         c.cut_off = vec![0];
         c.change(&seats);
         c.open();
-        assert_eq!(
-            map(&mut c, &all),
-            [0, 40, 1023],
-            "{scheme:?}, another member"
-        );
-        for (offset, len) in [(0, 0), (1, REGION_BUCKET_BYTES), (u64::MAX, 8)] {
+        assert_eq!(map(&mut c, &all), set, "{scheme:?}, another member");
+        // What it knows of places is what the table says, which it has not made itself.
+        for chunk in [3071, 5000] {
+            c.write(0, chunk * CHUNK_BYTES + 9, b"y");
+        }
+        let last = &c.run(0, None, &zero(0, 16_383 * CHUNK_BYTES, CHUNK_BYTES));
+        assert_eq!(*last, Answer::Ok);
+        let set = [0, 40, 1023, 1024, 3071, 3072, 5000];
+        assert_eq!(map(&mut c, &all), set, "{scheme:?}, another member");
+        for chunk in [0, 1023, 1024, 3071, 3072] {
+            assert_eq!(c.read(0, chunk * CHUNK_BYTES + 77, 1)[..], *b"x", "{chunk}");
+        }
+        c.check();
+        for (offset, len) in [(0, 0), (1, REGION_BUCKET_BYTES_MAX), (u64::MAX, 8)] {
             let answer = c.run(0, None, &allocated(offset, len));
             assert_eq!(
                 code(&answer),
@@ -309,7 +321,7 @@ fn a_bucket_that_was_filled_and_zeroed_gives_its_memory_back_on_all_members() {
     c.ticks(40);
     assert!(c.budgets.iter().all(|b| b.taken() <= 2), "{:?}", c.budgets);
     // All of the bucket can be written after that, and zeroes where nothing is take nothing.
-    let last = u64::from(BUCKET_CHUNKS) - 1;
+    let last = u64::from(BUCKET_CHUNKS_MAX) - 1;
     assert_eq!(
         c.run(0, None, &zero(0, last * CHUNK_BYTES, CHUNK_BYTES)),
         Answer::Ok
@@ -322,14 +334,14 @@ fn a_bucket_that_was_filled_and_zeroed_gives_its_memory_back_on_all_members() {
 
 #[test]
 fn a_bucket_can_be_written_whole_and_anew() {
-    let extents = BUCKET_CHUNKS / (EXTENT_BYTES as u64 / CHUNK_BYTES) as u32 + 40;
+    let extents = BUCKET_CHUNKS_MAX / (EXTENT_BYTES as u64 / CHUNK_BYTES) as u32 + 40;
     let mut c = Cluster::new(1, 0, 1, extents);
     for round in 0..2 {
-        for chunk in 0..u64::from(BUCKET_CHUNKS) {
+        for chunk in 0..u64::from(BUCKET_CHUNKS_MAX) {
             c.write(0, chunk * CHUNK_BYTES + round, &chunk.to_le_bytes());
         }
         if round == 0 {
-            for chunk in (0..u64::from(BUCKET_CHUNKS)).rev().step_by(3) {
+            for chunk in (0..u64::from(BUCKET_CHUNKS_MAX)).rev().step_by(3) {
                 assert_eq!(
                     c.run(0, None, &zero(0, chunk * CHUNK_BYTES, CHUNK_BYTES)),
                     Answer::Ok
@@ -337,7 +349,7 @@ fn a_bucket_can_be_written_whole_and_anew() {
             }
         }
     }
-    for chunk in 0..u64::from(BUCKET_CHUNKS) {
+    for chunk in 0..u64::from(BUCKET_CHUNKS_MAX) {
         assert_eq!(
             c.read(0, chunk * CHUNK_BYTES + 1, 8)[..],
             chunk.to_le_bytes()

@@ -8,6 +8,7 @@ use crate::ids::{
     ServiceId,
 };
 use crate::map::{ClusterMap, Group, Node, Pool};
+use crate::region::{REGION_BUCKET_BYTES_MAX, REGION_BUCKET_BYTES_MIN};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 use crate::units::with_unit;
 
@@ -325,6 +326,12 @@ pub enum Refusal {
     },
     #[error("volume '{name}' cannot have this limit, because {reason}")]
     BadLimit { name: String, reason: String },
+    #[error(
+        "'{name}' cannot have {} in each data bucket: choose a power of two from {} to {}, or none, and one is chosen by its size",
+        with_unit(*bytes), with_unit(REGION_BUCKET_BYTES_MIN),
+        with_unit(REGION_BUCKET_BYTES_MAX)
+    )]
+    BadBucketBytes { name: String, bytes: u64 },
 }
 
 impl Refusal {

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, check_text, too_many};
+use super::outcome::{Outcome, Refusal, check_text};
 use super::pools::{check_name, unborn};
+use super::region_sizes::check_bucket_bytes;
 use crate::ids::{GroupId, PoolId, RegionId};
 use crate::map::{ClusterMap, PoolKind};
-use crate::region::{Region, Stretch, StretchState, Volume, VolumeWriter, stretch_unit};
+use crate::region::{Region, Stretch, StretchState, Volume, VolumeWriter};
 use crate::volume_limit::VolumeLimit;
 
 impl ClusterMap {
@@ -15,7 +16,7 @@ impl ClusterMap {
         &mut self,
         pool: &str,
         name: &str,
-        size_bytes: u64,
+        (size_bytes, bucket_bytes): (u64, u64),
         volume: Option<Volume>,
     ) -> Result<Outcome, Refusal> {
         let what = if volume.is_some() {
@@ -27,8 +28,9 @@ impl ClusterMap {
         if self.region_named(name).is_some() {
             return Err(Refusal::RegionExists { name: name.into() });
         }
+        check_bucket_bytes(name, bucket_bytes)?;
         let (pool, m) = self.memory_pool(pool)?;
-        let max = self.bytes_left_for_regions(m)?;
+        let max = self.groups_left_for_regions()? * u64::from(m) * bucket_bytes;
         if size_bytes == 0 || size_bytes > max {
             return Err(Refusal::BadRegionSize {
                 name: name.into(),
@@ -36,7 +38,7 @@ impl ClusterMap {
                 max,
             });
         }
-        let stretch = self.add_groups(pool, m, size_bytes);
+        let stretch = self.add_groups(pool, m, (size_bytes, bucket_bytes));
         let region = Region {
             id: RegionId(stretch.first.0),
             name: name.into(),
@@ -49,8 +51,13 @@ impl ClusterMap {
         self.moved(Outcome::Region { id })
     }
 
-    pub(super) fn grow_region(&mut self, name: &str, size_bytes: u64) -> Result<Outcome, Refusal> {
+    pub(super) fn grow_region(
+        &mut self,
+        name: &str,
+        (size_bytes, bucket_bytes): (u64, u64),
+    ) -> Result<Outcome, Refusal> {
         let (pool, m, region) = self.region_to_change(name)?;
+        check_bucket_bytes(name, bucket_bytes)?;
         let (now, capacity) = (region.size_bytes, region.capacity_bytes(m));
         if size_bytes < now {
             return Err(Refusal::RegionShrinks {
@@ -64,7 +71,8 @@ impl ClusterMap {
         }
         let mut stretch = None;
         if size_bytes > capacity {
-            let max = capacity.saturating_add(self.bytes_left_for_regions(m).unwrap_or(0));
+            let left = self.groups_left_for_regions().unwrap_or(0);
+            let max = capacity + left * u64::from(m) * bucket_bytes;
             if size_bytes > max {
                 return Err(Refusal::RegionTooLarge {
                     name: name.into(),
@@ -73,7 +81,7 @@ impl ClusterMap {
                     max,
                 });
             }
-            stretch = Some(self.add_groups(pool, m, size_bytes - capacity));
+            stretch = Some(self.add_groups(pool, m, (size_bytes - capacity, bucket_bytes)));
         }
         let region = self.region_mut(pool, name);
         region.size_bytes = size_bytes;
@@ -282,22 +290,9 @@ impl ClusterMap {
         regions.find(|r| r.name == name).expect("looked up before")
     }
 
-    /// Bytes that all regions together may still get, in whole groups of so many data buckets.
-    fn bytes_left_for_regions(&self, m: u8) -> Result<u64, Refusal> {
-        let of_all = GROUPS_MAX.saturating_sub(self.groups.len());
-        let in_regions = self.pools.values().flat_map(|p| p.regions());
-        let there: usize = in_regions.map(|region| region.groups().count()).sum();
-        let of_regions = REGION_GROUPS_MAX.saturating_sub(there);
-        match (of_all, of_regions) {
-            (0, _) => Err(too_many("groups of all pools", GROUPS_MAX)),
-            (_, 0) => Err(too_many("groups of all regions", REGION_GROUPS_MAX)),
-            _ => Ok(of_all.min(of_regions) as u64 * stretch_unit(m)),
-        }
-    }
-
-    /// Further groups at the end of a pool, for so many bytes. They start at epoch 0, with no members.
-    fn add_groups(&mut self, pool: PoolId, m: u8, bytes: u64) -> Stretch {
-        let count = bytes.div_ceil(stretch_unit(m)) as u32;
+    /// Further groups at the end of a pool, for so many bytes in data buckets of so many. They start at epoch 0, with no members.
+    fn add_groups(&mut self, pool: PoolId, m: u8, (bytes, bucket_bytes): (u64, u64)) -> Stretch {
+        let count = bytes.div_ceil(u64::from(m) * bucket_bytes) as u32;
         let first = self.next_group;
         self.next_group = GroupId(first.0 + count);
         let revision = self.revision.next();
@@ -307,6 +302,7 @@ impl ClusterMap {
             first,
             count,
             state,
+            bucket_bytes,
         };
         for id in stretch.groups() {
             let group = unborn(id, pool.id, pool.groups.len() as u32, m, revision);

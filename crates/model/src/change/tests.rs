@@ -583,6 +583,59 @@ mod regions {
         assert!(map.groups.is_empty() && map.region_named("a").is_none());
     }
 
+    /// Changes of before make the buckets that there were then, whatever is chosen now: a log is made again to the same map.
+    #[test]
+    fn groups_have_the_buckets_that_their_change_says() {
+        use crate::region::{REGION_BUCKET_BYTES_MAX, REGION_BUCKET_BYTES_MIN};
+        const GIB: u64 = 1 << 30;
+        let mut map = memory("1+1");
+        make(&mut map, "old", 10 * GIB).expect("new");
+        let sizes = |map: &ClusterMap, name: &str| {
+            let (_, region) = map.region_named(name).expect("there");
+            let of = region.stretches.iter().map(|s| (s.count, s.bucket_bytes));
+            of.collect::<Vec<_>>()
+        };
+        let old = (160, REGION_BUCKET_BYTES_MIN);
+        assert_eq!(sizes(&map, "old"), [old]);
+        grow(&mut map, "old", 10 * GIB + 1).expect("a group more");
+        let bucket_bytes = map.bucket_bytes_to_grow("old", 40 * GIB);
+        let extend = |bucket_bytes| Change::ExtendRegion {
+            name: "old".into(),
+            size_bytes: 40 * GIB,
+            bucket_bytes,
+        };
+        map.apply(None, &extend(bucket_bytes)).expect("larger ones");
+        let one = (1, REGION_BUCKET_BYTES_MIN);
+        let larger = (30, REGION_BUCKET_BYTES_MAX);
+        assert_eq!(sizes(&map, "old"), [old, one, larger]);
+        let create = |size_bytes, bucket_bytes| Change::MakeRegion {
+            pool: "memory".into(),
+            name: "new".into(),
+            size_bytes,
+            bucket_bytes,
+            is_volume: true,
+        };
+        for wrong in [0, 1, REGION_BUCKET_BYTES_MIN / 2, 3 * GIB, 2 * GIB] {
+            for change in [create(GIB, wrong), extend(wrong)] {
+                let refusal = map.apply(None, &change).expect_err("no such buckets");
+                assert!(matches!(refusal, Refusal::BadBucketBytes { .. }));
+            }
+        }
+        // With those of one GiB regions have as many GiB as groups.
+        let left = REGION_GROUPS_MAX as u64 - 191;
+        let size = left * GIB;
+        let chosen = map.bucket_bytes_to_create("memory", size);
+        assert_eq!(chosen, REGION_BUCKET_BYTES_MAX);
+        let refusal = map.apply(None, &create(size + 1, chosen));
+        let refusal = refusal.expect_err("a byte too many").to_string();
+        let most = crate::with_unit(size);
+        assert!(refusal.contains(&format!("1B to {most}, ")), "{refusal}");
+        map.apply(None, &create(size, chosen))
+            .expect("just so many");
+        assert_eq!(sizes(&map, "new"), [(left as u32, chosen)]);
+        check(&map);
+    }
+
     #[test]
     fn what_is_wrong_with_a_region_is_said_and_changes_nothing() {
         let mut map = memory("1+1");

@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::memory::FreeMemory;
 use crate::ids::{GroupId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Member, NodeState, Pool};
-use crate::region::{CHUNK_BYTES, REGION_BUCKET_BYTES, Region};
+use crate::region::{CHUNK_BYTES, Region};
 use crate::scheme::{EXTENT_BYTES, Scheme};
 use crate::units::bytes;
 
@@ -286,18 +286,12 @@ fn holds_parity(group: &Group, node: NodeId) -> bool {
 
 /// Chunks of each data bucket that a load touches.
 fn loaded(region: &Region, m: u8, offset: u64, count: u64) -> BTreeMap<(GroupId, MemberSlot), u64> {
-    let mut chunks = BTreeMap::new();
     let end = offset.saturating_add(count).min(region.size_bytes);
-    let mut at = offset;
-    while at < end {
-        let Some(place) = region.place(at, m) else {
-            break;
-        };
-        let of: &mut u64 = chunks.entry((place.group, place.slot)).or_default();
-        *of = (*of + 1).min(REGION_BUCKET_BYTES / CHUNK_BYTES);
-        at += place.left;
-    }
-    chunks
+    let chunks = offset / CHUNK_BYTES..end.div_ceil(CHUNK_BYTES);
+    let parts = region.bucket_parts(chunks, m);
+    parts
+        .map(|part| ((part.group, part.slot), part.count))
+        .collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::change::Change;
 use crate::ids::NodeId;
 use crate::map::ClusterMap;
 use crate::policy::{NodeUsage, Usage};
-use crate::region::REGION_BUCKET_BYTES;
+use crate::region::REGION_BUCKET_BYTES_MIN;
 use crate::testing::{cluster, create_memory_pool, start};
 
 pub(super) const MIB: u64 = 1 << 20;
@@ -15,7 +15,7 @@ pub(super) fn unborn(nodes: u64) -> ClusterMap {
     let region = Change::CreateRegion {
         pool: "mem".into(),
         name: "r".into(),
-        size_bytes: REGION_BUCKET_BYTES,
+        size_bytes: REGION_BUCKET_BYTES_MIN,
     };
     for change in [create_memory_pool("mem", "2+1", 64 * MIB), region] {
         map.apply(None, &change).expect("sound");

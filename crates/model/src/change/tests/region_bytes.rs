@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use super::super::*;
 use crate::mutant::{Mutant, plant};
-use crate::region::{CHUNK_BYTES, Place, Region, StretchState, stretch_unit};
+use crate::region::{
+    CHUNK_BYTES, Place, REGION_BUCKET_BYTES_MIN, Region, StretchState, stretch_unit,
+};
 use crate::testing::*;
 
 fn memory(scheme: &str) -> ClusterMap {
@@ -54,7 +56,7 @@ fn chance(state: &mut u64, below: u64) -> u64 {
     (*state >> 33) % below
 }
 
-/// Two regions grow in turns by chance. Each byte stays where it was when it came, and no two bytes have one place.
+/// Two regions grow in turns by chance, by groups whose buckets hold more or less. Each byte stays where it was when it came, and no two bytes have one place.
 fn bytes_stay(seed: u64) -> Result<(), String> {
     let m = 1 + (seed % 3) as u8;
     let mut map = memory(&format!("{m}+0"));
@@ -99,7 +101,12 @@ fn bytes_stay(seed: u64) -> Result<(), String> {
         };
         let size = region(&map, name).size_bytes;
         let more = chance(&mut random, 2 * stretch_unit(m));
-        grow(&mut map, name, size + more);
+        let extend = Change::ExtendRegion {
+            name: name.into(),
+            size_bytes: size + more,
+            bucket_bytes: REGION_BUCKET_BYTES_MIN << chance(&mut random, 3),
+        };
+        map.apply(None, &extend).expect("there are groups left");
     }
     Ok(())
 }

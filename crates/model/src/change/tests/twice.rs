@@ -44,7 +44,9 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::AttachVolume { .. }
         | Change::DetachVolume { .. }
         | Change::SetDisks(_)
-        | Change::LimitVolume { .. } => false,
+        | Change::LimitVolume { .. }
+        | Change::MakeRegion { .. }
+        | Change::ExtendRegion { .. } => false,
     }
 }
 
@@ -99,7 +101,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 28);
+    assert_eq!(script.tried.len(), 30);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -190,6 +192,19 @@ fn volumes(script: &mut Script) {
         disk_bytes,
         gone: Vec::new(),
     }));
+    let (name, bucket_bytes) = ("w".to_owned(), crate::REGION_BUCKET_BYTES_MAX);
+    script.make(Change::MakeRegion {
+        pool: "memory".into(),
+        name: name.clone(),
+        size_bytes: 1 << 31,
+        bucket_bytes,
+        is_volume: true,
+    });
+    script.make(Change::ExtendRegion {
+        name,
+        size_bytes: 1 << 33,
+        bucket_bytes,
+    });
     script.make(Change::LimitVolume {
         name: "v".into(),
         limit: Some(VolumeLimit {

@@ -12,6 +12,7 @@ fn memory_pool(id: u32, regions: &[(&str, u32, u32)]) -> Pool {
             first: GroupId(*first),
             count: *count,
             state: staves_model::StretchState::Written,
+            bucket_bytes: staves_model::REGION_BUCKET_BYTES_MIN,
         }],
     };
     Pool {
