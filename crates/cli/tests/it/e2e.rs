@@ -22,6 +22,7 @@ mod filesystems;
 mod floods;
 mod grpc;
 mod hung;
+mod large_volumes;
 mod littles;
 mod losses;
 mod mapped;

@@ -656,15 +656,16 @@ mod regions {
                 "{refusal}"
             );
         }
-        // Region 'a' has one of the 1024 groups that regions may have.
-        let refusal = make(&mut map, "b", 1024 * stretch_unit(1)).expect_err("too many");
-        let most = crate::with_unit(1023 * stretch_unit(1));
+        // Region 'a' has one of the groups that regions may have.
+        let most = REGION_GROUPS_MAX as u64;
+        let refusal = make(&mut map, "b", most * stretch_unit(1)).expect_err("too many");
+        let left = crate::with_unit((most - 1) * stretch_unit(1));
         assert!(
-            refusal.to_string().contains(&format!("1B to {most}, ")),
+            refusal.to_string().contains(&format!("1B to {left}, ")),
             "{refusal}"
         );
         let refusal = grow(&mut map, "a", 100 << 40).expect_err("too many");
-        let all = crate::with_unit(1024 * stretch_unit(1));
+        let all = crate::with_unit(most * stretch_unit(1));
         let text = refusal.to_string();
         assert!(
             text.contains("ends at 1MiB and cannot end at 100TiB"),

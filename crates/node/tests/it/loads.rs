@@ -7,7 +7,7 @@ use staves_client::turn::ServiceOp;
 use staves_client::{Client, ErrorCode};
 use staves_hunts::{Hunt, hunt};
 use staves_model::mutant::Mutant;
-use staves_model::{ClusterMap, GroupId, PoolId, ServiceId, stretch_unit};
+use staves_model::{Change, ClusterMap, GroupId, PoolId, ServiceId, stretch_unit};
 use staves_testkit::cluster::TestCluster;
 use staves_testkit::wait_until;
 use staves_wire::memory::Action;
@@ -143,6 +143,44 @@ fn bytes_stay_where_they_are_while_a_region_grows_by_further_groups() {
         }
         let stat = region.stat().await.expect("its entry");
         assert_eq!(stat.groups.len(), 4);
+    });
+}
+
+/// A region of before there were larger buckets grows by some, and its bytes lie on both sides of where they begin.
+#[test]
+fn a_region_of_small_buckets_grows_by_larger_ones() {
+    const GIB: u64 = 1 << 30;
+    let (cluster, client) = cluster_with_pool(3, "2+1");
+    let border = 3 * stretch_unit(2);
+    let old = Change::CreateRegion {
+        pool: POOL.into(),
+        name: "r".into(),
+        size_bytes: border - 9,
+    };
+    cluster.nodes[0].propose(&old).expect("a region");
+    cluster.nodes[0].runtime().block_on(async {
+        let region = client.region("r").await.expect("made");
+        region
+            .write(border - 70_000, pattern(1, 60_000))
+            .await
+            .expect("written");
+        region.grow(20 * GIB).await.expect("larger ones");
+        let stat = region.stat().await.expect("its entry");
+        let larger = (20 * GIB - border).div_ceil(GIB) as u32;
+        assert_eq!(stat.bucket_bytes, [(3, 64 << 20), (larger, 512 << 20)]);
+        let places = [border - 9_000, border + 64 * (1 << 20), 20 * GIB - 20_000];
+        for at in places {
+            region
+                .write(at, pattern(at, 20_000))
+                .await
+                .expect("written");
+        }
+        let before = region.read(border - 70_000, 60_000).await.expect("read");
+        assert!(before == pattern(1, 60_000));
+        for at in places {
+            let read = region.read(at, 20_000).await.expect("read");
+            assert!(read == pattern(at, 20_000), "{at}");
+        }
     });
 }
 
