@@ -215,7 +215,7 @@ fn as_json(stat: &RegionStat) -> serde_json::Value {
     })
 }
 
-/// How many groups have data buckets of how many bytes.
+/// The numbers of groups by the bytes of their data buckets, in order of offset.
 pub(crate) fn buckets_json(stat: &RegionStat) -> serde_json::Value {
     let of = stat.bucket_bytes.iter();
     let rows = of.map(|(groups, bytes)| json!({"groups": groups, "bytes": bytes}));

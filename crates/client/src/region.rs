@@ -48,7 +48,7 @@ pub struct RegionStat {
     pub capacity_bytes: u64,
     /// Its groups, in order.
     pub groups: Vec<GroupId>,
-    /// How many of them follow each other with data buckets of how many bytes, in order.
+    /// Runs of them whose data buckets hold equally many bytes: their number, and those bytes.
     pub bucket_bytes: Vec<(u32, u64)>,
     /// Those of them that are lost: more of their nodes failed than the scheme bears.
     pub lost: Vec<GroupId>,
