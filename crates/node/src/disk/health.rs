@@ -69,6 +69,10 @@ impl NodeDisk {
 
     /// Looks whether the journal gets on, now and then: one that stands still for long has a disk that does not answer.
     pub(crate) fn look_at_progress(&self, now: Instant) {
+        // One that has failed syncs nothing any more, and its buckets are given up: that is no reason to end the node.
+        if self.failure().is_some() {
+            return;
+        }
         let Some(journal) = self.journal.get() else {
             return;
         };
