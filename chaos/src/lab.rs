@@ -17,6 +17,8 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The clients' place, beside those of nodes.
 pub const HUB: usize = usize::MAX;
+/// The clients' address.
+pub const CLIENTS: &str = "10.77.0.254";
 /// Most nodes of a lab.
 pub const NODES_MAX: usize = 16;
 /// The tools it is built with, and where Debian has them.
@@ -77,9 +79,10 @@ impl Lab {
         tool("ip", &["netns", "add", &hub])?;
         tool("ip", &["-n", &hub, "link", "set", "lo", "up"])?;
         tool("ip", &["-n", &hub, "link", "add", "br0", "type", "bridge"])?;
+        let clients = format!("{CLIENTS}/24");
         tool(
             "ip",
-            &["-n", &hub, "address", "add", "10.77.0.254/24", "dev", "br0"],
+            &["-n", &hub, "address", "add", &clients, "dev", "br0"],
         )?;
         tool("ip", &["-n", &hub, "link", "set", "br0", "up"])?;
         for _ in 0..nodes {
@@ -131,7 +134,7 @@ impl Lab {
     /// A node's address, or that of clients.
     pub fn address(&self, at: usize) -> String {
         if at == HUB {
-            return "10.77.0.254".into();
+            return CLIENTS.into();
         }
         format!("10.77.0.{}", at + 1)
     }

@@ -8,6 +8,7 @@ pub mod files;
 pub mod flood;
 mod redis;
 pub mod region;
+pub mod volume;
 mod waits;
 
 use std::net::SocketAddr;
@@ -54,6 +55,8 @@ pub struct Shared {
     pub keys: Load<KeyLoad>,
     /// The load on memory.
     pub chunks: Load<ChunkLoad>,
+    /// The load on the volume.
+    pub volume: volume::VolumeLoad,
     doors: Mutex<Vec<SocketAddr>>,
     /// Per node: until when it is excused from answering, in nanoseconds of the run.
     excused: Mutex<Vec<u64>>,
@@ -75,6 +78,7 @@ impl Shared {
         Arc::new(Shared {
             keys: Load::new(start),
             chunks: Load::new(start),
+            volume: volume::VolumeLoad::default(),
             doors: Mutex::default(),
             excused: Mutex::default(),
             hangs: Mutex::default(),

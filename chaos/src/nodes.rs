@@ -1,5 +1,6 @@
 //! The nodes: `staves up` processes, each in its namespace, with its folder and its log.
 
+pub mod disks;
 mod starve;
 
 use std::fs::File;
@@ -17,6 +18,7 @@ use rand::seq::IndexedRandom;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
+use self::disks::FurtherDisk;
 use self::starve::Starving;
 use crate::lab::{Lab, tool};
 use crate::load::files::block;
@@ -39,6 +41,10 @@ const FOLDER_BYTES_ON_DISK: &str = "size=300m";
 const DISK: &str = "96MiB";
 /// Little, so that pages come and go.
 const DISK_MEMORY: &str = "1MiB";
+/// The doors of volumes.
+pub const NBD_PORT: u16 = 10809;
+/// See [`NBD_PORT`].
+pub const GRPC_PORT: u16 = 1690;
 /// Bits that are flipped at a time, each in another block.
 const FLIPS: usize = 200;
 /// The name of the memory that a node keeps blocks of files in.
@@ -63,6 +69,8 @@ pub struct Setup {
     pub few_descriptors: bool,
     /// They have disks for pools.
     pub on_disk: bool,
+    /// They serve volumes.
+    pub volumes: bool,
 }
 
 struct Node {
@@ -72,6 +80,8 @@ struct Node {
     starving: Option<Starving>,
     /// Bytes of its log that were looked through.
     looked_through: u64,
+    /// The disks besides that in its data folder, oldest first.
+    further: Vec<FurtherDisk>,
 }
 
 /// All nodes of a run. They are killed when this is dropped.
@@ -152,6 +162,7 @@ impl Nodes {
             paused: false,
             starving: None,
             looked_through: 0,
+            further: Vec::new(),
         });
         Ok(at)
     }
@@ -179,6 +190,10 @@ impl Nodes {
             .arg(self.data(at));
         if self.setup.on_disk {
             command.args(["--disk", DISK, "--disk-memory", DISK_MEMORY]);
+        }
+        if self.setup.volumes {
+            command.args(["--nbd", &format!("{address}:{NBD_PORT}")]);
+            command.args(["--grpc", &format!("{address}:{GRPC_PORT}")]);
         }
         if !founder {
             let others = (0..self.nodes.len()).filter(|other| *other != at);
@@ -374,8 +389,9 @@ impl Nodes {
         Ok(all)
     }
 
-    /// Empties a node's folder.
-    pub fn forget(&self, at: usize) -> anyhow::Result<()> {
+    /// Empties a node's folder, and forgets its other disks.
+    pub fn forget(&mut self, at: usize) -> anyhow::Result<()> {
+        self.nodes[at].further.clear();
         let data = self.data(at);
         let entries = std::fs::read_dir(&data).with_context(|| format!("{}", data.display()))?;
         for entry in entries {

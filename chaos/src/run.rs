@@ -1,6 +1,8 @@
 //! One run of a scenario, from an empty lab to a verdict.
 
+mod disks;
 mod steps;
+mod volumes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +21,7 @@ use crate::judge::{self, Stall};
 use crate::lab::Lab;
 use crate::load::files::{self, Files};
 use crate::load::flood::Flood;
-use crate::load::{self, Shared, region};
+use crate::load::{self, Shared, region, volume};
 use crate::nodes::{FOLDER, Nodes, Setup, is_whole, status};
 use crate::scenario::Scenario;
 use crate::watch::Watch;
@@ -95,6 +97,7 @@ struct Runner<'a> {
     /// Nodes whose disks were full since they were started: they may end by themselves, and say so.
     full: BTreeSet<usize>,
     losses: Vec<Range<u64>>,
+    disks: disks::StepDisks,
     verdict: Verdict,
 }
 
@@ -146,6 +149,7 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
         wall_clocks_apart: scenario.wall_clocks_apart,
         few_descriptors: scenario.few_descriptors,
         on_disk: scenario.on_disk,
+        volumes: scenario.volume,
     };
     let mut runner = Runner {
         scenario,
@@ -161,6 +165,7 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
         down: BTreeSet::new(),
         full: BTreeSet::new(),
         losses: Vec::new(),
+        disks: disks::StepDisks::default(),
         verdict: Verdict {
             name: scenario.name.clone(),
             ..Verdict::default()
@@ -183,6 +188,9 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
             scenario.keys,
             scenario.memory.is_some(),
         ));
+    }
+    if scenario.volume {
+        clients.extend(volume::start(&runner.shared, settings.seed));
     }
     if !scenario.deaths {
         runner.watch.miss_nobody();
@@ -237,6 +245,9 @@ impl Runner<'_> {
             |s| (0..all).all(|at| s["nodes"][at]["up"] == true),
             "all nodes are up",
         )?;
+        if self.scenario.two_disks {
+            self.add_second_disks()?;
+        }
         let mut pools = format!("pool cache {}", self.scenario.scheme);
         if let Some(scheme) = &self.scenario.memory {
             let pool = [
@@ -259,6 +270,18 @@ impl Runner<'_> {
             ];
             self.staves(&[&create[..], &[&size]].concat())?;
             pools += &format!(", a region of {scheme} in {medium}");
+        }
+        if self.scenario.volume {
+            let create = [
+                "volume",
+                "create",
+                volume::VOLUME,
+                "--pool",
+                "ram",
+                "--size",
+            ];
+            self.staves(&[&create[..], &[volume::VOLUME_SIZE]].concat())?;
+            pools += ", a volume";
         }
         if self.scenario.files {
             let pool = ["pool", "create", files::NAME, "--kind", "files", "--memory"];
@@ -444,6 +467,7 @@ impl Runner<'_> {
         for at in self.down.clone().into_iter().filter(|_| !found) {
             self.restart(at)?;
         }
+        self.settle_disks();
         let healthy = self.healthy();
         self.shared.stop();
         for client in clients {
@@ -465,6 +489,16 @@ impl Runner<'_> {
         }
         if !self.scenario.only_files && !self.is_found() {
             self.read_all();
+        }
+        if self.scenario.volume && !self.is_found() {
+            let until = Instant::now() + self.healing();
+            match volume::read_all(&self.shared, until) {
+                Ok(0) => self.tell("read all of the volume"),
+                Ok(silent) => self.wrong(format!(
+                    "{silent} places of the volume could not be read at the end"
+                )),
+                Err(error) => self.wrong(format!("the volume cannot be read: {error:#}")),
+            }
         }
         Ok(())
     }
@@ -512,6 +546,9 @@ impl Runner<'_> {
         if !self.scenario.only_files {
             self.verdict.stall = judge::worst_stall(&records, from, to);
         }
+        if self.scenario.volume {
+            self.judge_volume(folder, from, to)?;
+        }
         let files = self.files.as_ref().map(Files::worst_stall);
         if let Some(stall) = files.filter(|stall| stall.length > self.verdict.stall.length) {
             self.verdict.stall = stall;
@@ -529,7 +566,8 @@ impl Runner<'_> {
                 stall.from as f64 / 1e9
             ));
         }
-        (self.verdict.operations, self.verdict.unknown) = (checked.operations, checked.unknown);
+        self.verdict.operations += checked.operations;
+        self.verdict.unknown = checked.unknown;
         self.verdict.undecided = checked.undecided.len();
         if let Some(files) = &self.files {
             let (reads, stale) = files.counts();

@@ -5,7 +5,8 @@
 //! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'counted keys',
 //!                                  'clocks apart' (monotonic ones), 'wall clocks apart', 'few descriptors',
 //!                                  'memory 4+2' (a region, too), 'memory 1+1 on disk' (nothing of it may ever be lost), 'files' (a dataset, and no clients but its
-//!                                  readers), 'files too' (a dataset beside the other clients)
+//!                                  readers), 'files too' (a dataset beside the other clients), 'two disks' (each node has a second one, which can fail, in
+//!                                  a file system of its own), 'volume' (in memory's pool, with clients of both its doors)
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
 //! expect stalls at every node but n1 below 3s   the same, but what n1 is asked counts for no write
@@ -18,12 +19,18 @@
 //! wait until healthy
 //! ```
 //!
+//! With 'two disks' there are 'add a disk to WHO', and 'fail', 'drain' ('and wait'), 'resume', 'replace' and 'remove' with 'a disk of WHO' (the newest), 'the first
+//! disk of WHO' (which never fails) or 'that disk' (of the last such step). With 'volume' there is 'take the volume over'.
+//!
 //! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `a random follower`
 //! (not the leader), `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
 //! of them. `the clients` (and the mount beside them) can be cut off and isolated. A step with `for 3s` is undone after that
 //! time; the next begins then.
 
 mod action;
+pub mod disk;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 
@@ -61,6 +68,10 @@ pub struct Scenario {
     pub memory: Option<String>,
     /// That pool keeps its bytes on the nodes' disks.
     pub on_disk: bool,
+    /// Each node has a second disk for that pool, which can fail.
+    pub two_disks: bool,
+    /// There is a volume in that pool.
+    pub volume: bool,
     /// There is a dataset.
     pub files: bool,
     /// All clients read the dataset; there are no others.
@@ -144,9 +155,18 @@ fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
     };
     let lacks = |word: &&str| match *word {
         "files" => !scenario.files,
+        "two disks" => !scenario.two_disks,
+        "volume" => !scenario.volume,
+        "memory" => scenario.memory.is_none(),
+        "memory on disk" => !scenario.on_disk,
         _ => !scenario.wall_clocks_apart,
     };
-    let mut wanted = scenario.steps.iter().filter_map(|s| s.action.wants());
+    let of_heading = [
+        scenario.two_disks.then_some("memory on disk"),
+        scenario.volume.then_some("memory"),
+    ];
+    let of_steps = scenario.steps.iter().filter_map(|s| s.action.wants());
+    let mut wanted = of_heading.into_iter().flatten().chain(of_steps);
     match (
         scenario.nodes,
         scenario.steps.is_empty(),
@@ -155,7 +175,7 @@ fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
         (0, ..) => Err(whole("it never says how many nodes there are ('5 nodes')")),
         (_, true, _) => Err(whole("nothing happens in it")),
         (.., Some(word)) => Err(whole(&format!(
-            "there are no {word} in it: the first line does not say '{word}'"
+            "there is no '{word}' in it: the first line does not say so"
         ))),
         (nodes, false, None) => {
             if scenario.clients == 0 {
@@ -179,6 +199,8 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             ["memory", scheme, "on", "disk"] => {
                 (scenario.memory, scenario.on_disk) = (Some(scheme.to_owned()), true);
             }
+            ["two", "disks"] => scenario.two_disks = true,
+            ["volume"] => scenario.volume = true,
             ["files"] => (scenario.files, scenario.only_files) = (true, true),
             ["files", "too"] => scenario.files = true,
             ["clocks", "apart"] => scenario.clocks_apart = true,
@@ -186,7 +208,7 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             ["few", "descriptors"] => scenario.few_descriptors = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, files too, clocks apart, wall clocks apart, few descriptors'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, two disks, volume, files too, clocks apart, wall clocks apart, few descriptors'"
                 ));
             }
         }
@@ -270,122 +292,4 @@ fn step(line: &str) -> Result<Step, String> {
         action,
         lasting,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::load::flood::FloodKind;
-
-    #[test]
-    fn sentences_are_understood() {
-        let text = "# about\n5 nodes, pool cache 1+1, 7 keys, counted keys, clocks apart\nexpect stalls below 9s\n\
-            after 2s kill the directory's leader\nrestart it without its data\n\
-            cut n1, n2 from n3 and n4 one way for 3s\nslow a random node to 1mbit for 500ms # comment\n\
-            fill the disk of n2 for 1s\nrun for 5s\n";
-        let s = parse("x", text).expect("it parses");
-        assert_eq!(
-            (s.nodes, s.scheme.as_str(), s.clocks_apart),
-            (5, "1+1", true)
-        );
-        assert_eq!((s.keys.count, s.keys.counted), (7, true));
-        assert_eq!(s.stall_max, Duration::from_secs(9));
-        assert_eq!(s.steps[0].after, Duration::from_secs(2));
-        assert_eq!(s.steps[0].action, Action::Kill(Who::Leader));
-        assert_eq!(
-            s.steps[1].action,
-            Action::Restart {
-                who: Who::Last,
-                forget: true
-            }
-        );
-        let (from, to) = (Who::Nodes(vec![0, 1]), Who::Nodes(vec![2, 3]));
-        assert_eq!(
-            s.steps[2].action,
-            Action::Cut {
-                from,
-                to,
-                one_way: true
-            }
-        );
-        assert_eq!(s.steps[2].lasting, Some(Duration::from_secs(3)));
-        assert_eq!(s.steps.len(), 6);
-    }
-
-    #[test]
-    fn sentences_about_files_are_understood() {
-        let text = "3 nodes, files\ncut the clients from n1 and n2 for 1s\noverwrite the files\nflip bits of n3\n";
-        let s = parse("x", text).expect("it parses");
-        assert!(s.files);
-        let actions: Vec<Action> = s.steps.into_iter().map(|step| step.action).collect();
-        let cut = Action::Cut {
-            from: Who::Clients,
-            to: Who::Nodes(vec![0, 1]),
-            one_way: false,
-        };
-        let flip = Action::Flip(Who::Nodes(vec![2]));
-        assert_eq!(actions, [cut, Action::Overwrite, flip]);
-    }
-
-    #[test]
-    fn sentences_about_floods_and_clocks_are_understood() {
-        let text = "5 nodes, memory 2+1, files too, wall clocks apart, few descriptors\nexpect no deaths\n\
-            expect stalls at every node but n2 below 3s\nflood the directory's leader with unfinished values for 3s\nflood n1 and n2 with reads\nstarve every node for 2s\n\
-            set the clock of n2 3d behind\nset the clock of every node right\ncut two random followers from the directory's leader one way for 1s\n";
-        let s = parse("x", text).expect("it parses");
-        assert!(s.files && !s.only_files && s.wall_clocks_apart && s.few_descriptors && !s.deaths);
-        assert!(s.everywhere && s.but_node == Some(1));
-        let actions: Vec<Action> = s.steps.into_iter().map(|step| step.action).collect();
-        let flood = |who, kind| Action::Flood { who, kind };
-        let clock = |who, to: &str| Action::SetClock { who, to: to.into() };
-        let cut = Action::Cut {
-            from: Who::Followers(2),
-            to: Who::Leader,
-            one_way: true,
-        };
-        assert_eq!(
-            actions,
-            [
-                flood(Who::Leader, FloodKind::Unfinished),
-                flood(Who::Nodes(vec![0, 1]), FloodKind::Reads),
-                Action::Starve(Who::Every),
-                clock(Who::Nodes(vec![1]), "-3d"),
-                clock(Who::Every, "+0d"),
-                cut
-            ]
-        );
-    }
-
-    #[test]
-    fn what_is_wrong_is_told_with_its_line() {
-        for (text, line, says) in [
-            ("5 node\nfly n1", 2, "one can kill"),
-            ("5 nodes\nkill x1", 2, "nobody"),
-            ("5 nodes\nkill n0", 2, "nobody"),
-            ("5 nodes\nkill", 2, "who?"),
-            ("5 nodes\nkill n1 for 3s", 2, "'for' goes with"),
-            ("5 nodes\nafter soon kill n1", 2, "no time"),
-            ("5 nodes\nafter", 2, "after what"),
-            ("5 nodes\nafter 3s", 2, "nothing is to be done"),
-            ("5 nodes\nrun", 2, "how long"),
-            ("5 nodes\nexpect miracles", 2, "one can expect"),
-            ("5 nodes\nkill the clients", 2, "clients can only be"),
-            ("5 nodes\noverwrite the files", 2, "no files in it"),
-            ("5 nodes\nflip bits of n1", 2, "no files in it"),
-            ("5 nodes\nset the clock of n1 2d ahead", 2, "no wall"),
-            ("5 nodes\nset the clock of n1 2 ahead", 2, "from 1 to"),
-            ("5 nodes\nflood n1 with tears", 2, "can be flooded with"),
-            ("5 nodes\nflood with reads", 2, "who?"),
-            ("99 nodes\nkill n1", 1, "from 1 to"),
-            ("kill n1", 1, "first line"),
-            ("5 nodes\n", 1, "nothing happens"),
-            ("", 0, "how many nodes"),
-        ] {
-            let wrong = parse("x", text).expect_err(text);
-            assert!(
-                wrong.line == line && wrong.to_string().contains(says),
-                "{text:?}: {wrong}"
-            );
-        }
-    }
 }

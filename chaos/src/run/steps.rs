@@ -19,7 +19,7 @@ const DRAINING: Duration = Duration::from_secs(20);
 
 impl Runner<'_> {
     /// The nodes of a step.
-    fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
+    pub(super) fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
         self.resolve_but(who, &[])
     }
 
@@ -159,6 +159,8 @@ impl Runner<'_> {
             }
             Action::Drain { who, waits } => self.drain(who, *waits)?,
             Action::TakeBack(who) => self.command(who, &["resume"])?,
+            Action::Disk { action, whose } => self.disk_step(*action, whose)?,
+            Action::TakeOver => self.shared.volume.take_over(),
             Action::Roll => {
                 for at in 0..self.nodes.count() {
                     self.stop(at)?;
@@ -187,6 +189,7 @@ impl Runner<'_> {
             }
             Action::Heal => self.heal()?,
             Action::WaitHealthy => {
+                self.settle_disks();
                 if let Err(why) = self.healthy() {
                     self.wrong(why);
                 }
@@ -203,6 +206,7 @@ impl Runner<'_> {
             | Action::WaitHealthy
             | Action::Run
             | Action::Roll
+            | Action::TakeOver
             | Action::Overwrite
             | Action::SetScheme(_) => String::new(),
             _ => format!("   [{}]", names.join(" ")),
@@ -290,18 +294,24 @@ impl Runner<'_> {
     /// Tells the cluster what to do with nodes, by the ids that it knows them by.
     fn command(&mut self, who: &Who, verb: &[&str]) -> anyhow::Result<()> {
         for at in self.resolve(who)? {
-            let native = format!("{}:1600", self.lab.address(at));
-            let said = self.staves(&["node", "list", "-o", "json"])?;
-            let said: serde_json::Value = serde_json::from_str(&said).context("no JSON")?;
-            let nodes = said.as_array().or_else(|| said["nodes"].as_array());
-            let id = nodes.and_then(|all| {
-                all.iter().find(|n| n["native"] == native.as_str())?["id"].as_u64()
-            });
-            let id = id.with_context(|| format!("the cluster does not know n{}", at + 1))?;
-            let id = id.to_string();
+            let id = self.node_id(at)?;
             self.staves(&[&["node"], verb, &[&id]].concat())?;
         }
         Ok(())
+    }
+
+    /// The id of a node; of several that had its address, the one that is up.
+    pub(super) fn node_id(&self, at: usize) -> anyhow::Result<String> {
+        let native = format!("{}:1600", self.lab.address(at));
+        let said = self.staves(&["node", "list", "-o", "json"])?;
+        let said: serde_json::Value = serde_json::from_str(&said).context("no JSON")?;
+        let nodes = said.as_array().or_else(|| said["nodes"].as_array());
+        let here = nodes.into_iter().flatten();
+        let here: Vec<_> = here.filter(|n| n["native"] == native.as_str()).collect();
+        let up = here.iter().find(|n| n["up"] == true).or(here.last());
+        let id = up.and_then(|node| node["id"].as_u64());
+        let id = id.with_context(|| format!("the cluster does not know n{}", at + 1))?;
+        Ok(id.to_string())
     }
 
     pub(super) fn staves(&self, args: &[&str]) -> anyhow::Result<String> {

@@ -1,6 +1,7 @@
 //! The actions of steps, and their words.
 
 use super::count;
+use super::disk::{self, DiskAction, Whose};
 use crate::lab::NODES_MAX;
 use crate::load::flood;
 
@@ -42,6 +43,8 @@ pub enum Action {
     Join,
     Drain { who: Who, waits: bool },
     TakeBack(Who),
+    Disk { action: DiskAction, whose: Whose },
+    TakeOver,
     Roll,
     SetScheme(String),
     Overwrite,
@@ -79,6 +82,8 @@ impl Action {
             Action::SetClock { .. } => "wall clock set",
             Action::Join => "join",
             Action::Drain { .. } => "drain",
+            Action::Disk { action, .. } => action.fault(),
+            Action::TakeOver => "take-over of the volume",
             Action::Roll => "rolling restart",
             Action::SetScheme(_) => "scheme change",
             Action::Overwrite => "overwriting",
@@ -100,6 +105,8 @@ impl Action {
         match self {
             Action::Overwrite | Action::Flip(_) => Some("files"),
             Action::SetClock { .. } => Some("wall clocks apart"),
+            Action::Disk { .. } => Some("two disks"),
+            Action::TakeOver => Some("volume"),
             _ => None,
         }
     }
@@ -124,6 +131,9 @@ pub(super) fn action(words: &[&str]) -> Result<Action, String> {
     let Some((verb, rest)) = words.split_first() else {
         return Err("nothing is to be done".into());
     };
+    if let Some(of_disk) = disk::action(verb, rest) {
+        return of_disk;
+    }
     Ok(match (*verb, rest) {
         (verb, [.., "the", "clients"]) if !matches!(verb, "cut" | "isolate") => {
             return Err("clients can only be isolated, and cut off".into());
@@ -157,6 +167,7 @@ pub(super) fn action(words: &[&str]) -> Result<Action, String> {
             who: who(rest)?,
             waits: false,
         },
+        ("take", ["the", "volume", "over"]) => Action::TakeOver,
         ("take", [rest @ .., "back"]) => Action::TakeBack(who(rest)?),
         ("set", ["pool", "cache", "to", scheme]) => Action::SetScheme((*scheme).to_owned()),
         ("overwrite", ["the", "files"]) => Action::Overwrite,
@@ -169,7 +180,8 @@ pub(super) fn action(words: &[&str]) -> Result<Action, String> {
         _ => {
             return Err("one can kill, restart, stop, pause, isolate, drain WHO; drain WHO and wait; take WHO back; cut WHO from WHO [one way]; slow WHO to 1mbit; \
                  fill the disk of WHO; flood WHO with connections, unfinished values, reads or idle clients; \
-                 starve WHO; set the clock of WHO 2d ahead, 3d behind or right; join a node; roll every node; set pool cache to 1+1; overwrite the files; flip bits of WHO; heal; wait until healthy; run for 5s"
+                 starve WHO; set the clock of WHO 2d ahead, 3d behind or right; join a node; roll every node; set pool cache to 1+1; overwrite the files; flip bits of WHO; \
+                 add a disk to WHO; fail, drain [and wait], resume, replace, remove a disk of WHO, the first disk of WHO or that disk; take the volume over; heal; wait until healthy; run for 5s"
                 .into());
         }
     })
@@ -227,7 +239,7 @@ fn number(text: &str) -> Result<usize, String> {
     }
 }
 
-fn who(words: &[&str]) -> Result<Who, String> {
+pub(super) fn who(words: &[&str]) -> Result<Who, String> {
     Ok(match words {
         ["a", "random", "node"] => Who::Random(1),
         ["a", "random", "follower"] => Who::Followers(1),

@@ -74,19 +74,31 @@ impl NbdClient {
         address: SocketAddr,
         export: &str,
     ) -> Result<NbdClient, String> {
-        NbdClient::try_connect(from, address, (export, false)).map_err(|error| error.to_string())
+        NbdClient::connect_within(from, address, export, PATIENCE)
+    }
+
+    /// The same; neither the connection nor any reply may take longer than that.
+    pub fn connect_within(
+        from: Ipv4Addr,
+        address: SocketAddr,
+        export: &str,
+        patience: Duration,
+    ) -> Result<NbdClient, String> {
+        let connected = NbdClient::try_connect((from, patience), address, (export, false));
+        connected.map_err(|error| error.to_string())
     }
 
     fn try_connect(
-        from: Ipv4Addr,
+        (from, patience): (Ipv4Addr, Duration),
         address: SocketAddr,
         (export, with_map): (&str, bool),
     ) -> io::Result<NbdClient> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((from, 0)).into())?;
-        socket.connect(&address.into())?;
+        socket.connect_timeout(&address.into(), patience)?;
         let mut socket = TcpStream::from(socket);
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(patience))?;
+        socket.set_write_timeout(Some(patience))?;
         socket.set_nodelay(true)?;
         let mut greeting = [0; 18];
         socket.read_exact(&mut greeting)?;
@@ -230,7 +242,8 @@ pub struct NbdMap(NbdClient);
 impl NbdMap {
     /// Connects and chooses an export; the text of the server's error if it may not.
     pub fn connect(address: SocketAddr, export: &str) -> Result<NbdMap, String> {
-        let client = NbdClient::try_connect(Ipv4Addr::LOCALHOST, address, (export, true));
+        let from = (Ipv4Addr::LOCALHOST, PATIENCE);
+        let client = NbdClient::try_connect(from, address, (export, true));
         client.map(NbdMap).map_err(|error| error.to_string())
     }
 

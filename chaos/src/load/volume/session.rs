@@ -1,0 +1,137 @@
+//! A client's session with the volume, by either door.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use staves_grpc::{AttachOptions, AttachedVolume, ClientOptions, VolumesClient, VolumesError};
+use staves_testkit::load::Random;
+use staves_testkit::nbd::NbdClient;
+use tonic::Code;
+
+use super::VOLUME;
+use crate::lab::CLIENTS;
+use crate::load::Shared;
+use crate::nodes::{GRPC_PORT, NBD_PORT};
+
+/// The time that a client waits for an answer: nodes wait for up to 30 s, and clients need not.
+const PATIENCE: Duration = Duration::from_secs(12);
+/// The time to wait for a former session to end.
+const WAIT: Duration = Duration::from_secs(5);
+
+/// A connection in which the volume may be written.
+pub(super) enum Session {
+    /// By NBD: it begins with the first write.
+    Nbd(Box<NbdClient>),
+    /// By gRPC.
+    Grpc(Box<AttachedVolume>),
+}
+
+/// A write that was not answered as done.
+#[derive(Debug)]
+pub(super) enum Unanswered {
+    /// It may be done later; the session may go on.
+    Late,
+    /// It may be done until the next session's first answer; this one is over.
+    Over,
+    /// No such answer is ever right.
+    Wrong(String),
+}
+
+impl Session {
+    /// A session through any node, by any door; `None` if there is none to be had at present.
+    pub(super) async fn begin(shared: &Shared, random: &mut Random) -> Option<Session> {
+        if random.below(2) == 0 {
+            let client = connect_nbd(shared, random).ok()?;
+            return (!client.is_read_only()).then(|| Session::Nbd(Box::new(client)));
+        }
+        let options = AttachOptions {
+            wait: WAIT,
+            take_over: false,
+        };
+        Session::attach(shared, random, options).await
+    }
+
+    /// One that ends whatever other there is.
+    pub(super) async fn take_over(shared: &Shared, random: &mut Random) -> Option<Session> {
+        let options = AttachOptions {
+            wait: WAIT,
+            take_over: true,
+        };
+        Session::attach(shared, random, options).await
+    }
+
+    async fn attach(
+        shared: &Shared,
+        random: &mut Random,
+        options: AttachOptions,
+    ) -> Option<Session> {
+        let client = grpc_client(shared, random).ok()?;
+        let attached = client.attach(VOLUME, options).await.ok()?;
+        Some(Session::Grpc(Box::new(attached)))
+    }
+
+    pub(super) async fn write(&mut self, offset: u64, bytes: Vec<u8>) -> Result<(), Unanswered> {
+        match self {
+            Session::Nbd(client) => match client.write(offset, &bytes) {
+                Ok(()) => Ok(()),
+                Err(failure) if failure.number().is_some_and(|n| !MAY_BE.contains(&n)) => {
+                    Err(Unanswered::Wrong(format!("NBD: {failure:?}")))
+                }
+                Err(_) => Err(Unanswered::Over),
+            },
+            Session::Grpc(volume) => match volume.write(offset, bytes).await {
+                Ok(()) => Ok(()),
+                Err(VolumesError::Deadline(_)) => Err(Unanswered::Late),
+                Err(VolumesError::SessionOver(_)) => Err(Unanswered::Over),
+                Err(error) if error.code().is_some_and(|code| !IS_WRONG.contains(&code)) => {
+                    Err(Unanswered::Over)
+                }
+                Err(error) => Err(Unanswered::Wrong(format!("gRPC: {error}"))),
+            },
+        }
+    }
+
+    /// Sends a write whose answer nobody waits for, where the door can do that; true if it can.
+    pub(super) fn send(&mut self, offset: u64, bytes: &[u8]) -> bool {
+        match self {
+            Session::Nbd(client) => client.send_write(offset, bytes).is_ok(),
+            Session::Grpc(_) => false,
+        }
+    }
+}
+
+/// Numbers of errors that a client of NBD may get: EPERM, EIO and ESHUTDOWN, for all that is lost or taken over.
+const MAY_BE: [u32; 3] = [1, 5, 108];
+/// Answers by gRPC that a write never has here: the volume is there, has room, and the write lies within it.
+const IS_WRONG: [Code; 6] = [
+    Code::ResourceExhausted,
+    Code::InvalidArgument,
+    Code::NotFound,
+    Code::OutOfRange,
+    Code::Internal,
+    Code::DataLoss,
+];
+
+/// A connection to some node.
+pub(super) fn connect_nbd(shared: &Shared, random: &mut Random) -> Result<NbdClient, String> {
+    let from: Ipv4Addr = CLIENTS.parse().map_err(|error| format!("{error}"))?;
+    let at = random.below(shared.doors().max(1) as u64) as usize;
+    let door = shared.door(at).ok_or("there are no nodes yet")?;
+    let address = SocketAddr::new(door.ip(), NBD_PORT);
+    NbdClient::connect_within(from, address, VOLUME, PATIENCE)
+}
+
+/// A client that asks all nodes, beginning with any.
+pub(super) fn grpc_client(
+    shared: &Shared,
+    random: &mut Random,
+) -> Result<VolumesClient, VolumesError> {
+    let nodes = shared.doors();
+    let first = random.below(nodes.max(1) as u64) as usize;
+    let in_turn = (0..nodes).filter_map(|n| shared.door((first + n) % nodes));
+    let addresses: Vec<String> = in_turn
+        .map(|door| format!("{}:{GRPC_PORT}", door.ip()))
+        .collect();
+    let options = ClientOptions { deadline: PATIENCE };
+    VolumesClient::new(&addresses, options)
+}
