@@ -24,8 +24,14 @@ enum Topic {
     Clocks,
     /// Those whose nodes have few descriptors.
     Descriptors,
+    /// Those whose nodes have two disks.
+    Disks,
+    /// Those with a volume.
+    Volume,
     /// Those in which more is lost than any scheme bears.
     Losses,
+    /// The same, whose nodes have two disks.
+    DiskLosses,
 }
 
 /// A few steps that leave the cluster so that the next may follow once it is healthy.
@@ -56,10 +62,10 @@ const fn episode(
     }
 }
 
-use Topic::{Any, Clocks, Cuts, Descriptors, Files, Losses, Members};
+use Topic::{Any, Clocks, Cuts, Descriptors, DiskLosses, Disks, Files, Losses, Members, Volume};
 
 #[rustfmt::skip]
-const EPISODES: [Episode; 55] = [
+const EPISODES: [Episode; 78] = [
     episode(Any, 3, 1, 0, "kill a random node\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill the directory's leader\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill a random node\nafter 200ms restart it"),
@@ -111,6 +117,30 @@ const EPISODES: [Episode; 55] = [
     episode(Clocks, 3, 1, 0, "set the clock of a random node 30d ahead\nkill a random node\nafter 3s restart it"),
     episode(Descriptors, 3, 1, 0, "flood a random node with idle clients\nafter 500ms restart a random node\nafter 3s heal"),
     episode(Descriptors, 3, 1, 0, "flood the directory's leader with idle clients\nafter 500ms kill a random follower\nafter 3s restart it\nafter 2s heal"),
+    // A disk that fails or is emptied takes a copy away until its groups are whole again.
+    episode(Disks, 3, 1, 0, "fail a disk of a random node\nwait until healthy\nreplace that disk"),
+    episode(Disks, 3, 1, 0, "fail a disk of a random node\nwait until healthy\nkill a random node\nafter 3s restart it"),
+    episode(Disks, 3, 1, 0, "fail a disk of a random node\nafter 500ms replace that disk\nwait until healthy\ndrain the first disk of a random node and wait\nresume that disk"),
+    episode(Disks, 3, 2, 0, "fail a disk of a random node\nafter 100ms kill a random node\nafter 3s restart it"),
+    episode(Disks, 3, 1, 0, "fail a disk of a random node\nafter 200ms restart it"),
+    episode(Disks, 3, 1, 0, "fail a disk of a random node\nwait until healthy\nremove that disk"),
+    episode(Disks, 3, 1, 0, "add a disk to a random node\ndrain the first disk of it and wait\nresume the first disk of it"),
+    episode(Disks, 3, 1, 0, "add a disk to a random node\nafter 200ms kill a random node\nafter 3s restart it"),
+    episode(Disks, 3, 1, 0, "drain a disk of a random node\nafter 1s resume that disk"),
+    episode(Disks, 3, 2, 0, "drain a disk of a random node\nafter 300ms kill a random node\nafter 3s restart it\nwait until healthy\nresume that disk"),
+    episode(Disks, 3, 1, 0, "drain a disk of a random node\nafter 300ms kill it\nafter 2s restart it\nwait until healthy\nremove that disk"),
+    episode(Disks, 3, 1, 0, "replace a disk of a random node"),
+    episode(Disks, 3, 2, 0, "replace a disk of a random node\nafter 300ms kill a random node\nafter 3s restart it"),
+    episode(Disks, 3, 1, 0, "replace a disk of a random node\nafter 300ms kill it\nafter 1s restart it"),
+    episode(Disks, 3, 2, 0, "drain a disk of a random node\nafter 300ms fail that disk\nafter 300ms pause a random node for 3s"),
+    episode(Volume, 3, 0, 0, "take the volume over\nafter 1s take the volume over"),
+    episode(Volume, 3, 1, 0, "kill a random node\ntake the volume over\nafter 3s restart it"),
+    episode(Volume, 3, 1, 0, "isolate a random node\nafter 300ms take the volume over\nafter 4s heal"),
+    episode(Volume, 3, 1, 0, "pause a random node\nafter 300ms take the volume over\nafter 3s heal"),
+    episode(DiskLosses, 5, 5, 0, "drain a disk of a random node\nafter 300ms kill every node\nafter 1s restart them\nwait until healthy\nresume that disk"),
+    episode(DiskLosses, 5, 5, 0, "replace a disk of a random node\nafter 500ms kill every node\nrestart them"),
+    episode(DiskLosses, 5, 5, 0, "fail a disk of a random node\nafter 300ms kill every node\nafter 500ms restart them\nwait until healthy\nremove that disk"),
+    episode(DiskLosses, 5, 5, 0, "add a disk to a random node\ndrain the first disk of it\nafter 200ms kill every node\nafter 1s restart them\nwait until healthy\nresume that disk"),
     episode(Losses, 5, 3, 0, "kill three random nodes\nafter 6s restart them"),
     episode(Losses, 5, 5, 0, "kill every node\nafter 1s restart them"),
     episode(Losses, 5, 5, 0, "kill every node\nrestart them\nafter 400ms kill every node\nafter 200ms restart them\nafter 1200ms kill every node\nrestart them"),
@@ -144,12 +174,12 @@ impl Setting {
             1 => Losses,
             _ => Any,
         };
-        let (nodes, memory) = match (topic, rng.random_range(0..7)) {
+        let (nodes, memory) = match (topic, rng.random_range(0..9)) {
             (Any, 0) => (6, Some((4, 2, ""))),
             (Any, 1) => (7, Some((4, 2, ""))),
             (Any, 2) => (4, Some((2, 1, ""))),
-            (Any, 3) => (4, Some((1, 1, ON_DISK))),
-            (Any, 4) => (5, Some((1, 2, ON_DISK))),
+            (Any, 3..5) => (4, Some((1, 1, ON_DISK))),
+            (Any, 5..7) => (5, Some((1, 2, ON_DISK))),
             (Any, _) => ([3, 3, 4, 5, 7].choose(rng).copied().unwrap_or(5), None),
             (Losses, 0..3) => (5, Some((1, 1, ON_DISK))),
             (Losses, 3..5) => (5, Some((1, 2, ON_DISK))),
@@ -159,6 +189,15 @@ impl Setting {
             text += &format!(", memory {m}+{k}{medium}");
         }
         let mut topics = vec![topic];
+        let is_on_disk = memory.is_some_and(|(.., medium)| medium == ON_DISK);
+        let of_disks = if topic == Losses { DiskLosses } else { Disks };
+        for (words, unlocked) in [(", two disks", of_disks), (", volume", Volume)] {
+            if is_on_disk && rng.random_range(0..3) > 0 {
+                text += words;
+                // Each of the others' steps loses too little.
+                topics.extend((topic == Any || unlocked == DiskLosses).then_some(unlocked));
+            }
+        }
         let options = [
             (", files too", Some(Files)),
             (", clocks apart", None),
@@ -167,7 +206,10 @@ impl Setting {
         ];
         for (words, unlocked) in options {
             // What happens beside cuts, or beside losses, is not told by their bounds.
-            if topic == Any && rng.random_range(0..4) == 0 {
+            let is_drawn = topic == Any && rng.random_range(0..4) == 0;
+            // A volume's clients have a place for sure.
+            let has_places = unlocked != Some(Descriptors) || !text.contains("volume");
+            if is_drawn && has_places {
                 text += words;
                 topics.extend(unlocked);
             }
@@ -190,7 +232,7 @@ impl Setting {
 
     fn allows(&self, episode: &Episode) -> bool {
         let to_spare = self.memory.is_none_or(|(m, k, _)| self.nodes > m + k);
-        let beyond = episode.topic == Losses || episode.outage > 0;
+        let beyond = matches!(episode.topic, Losses | DiskLosses) || episode.outage > 0;
         self.topics.contains(&episode.topic)
             && self.nodes >= episode.nodes
             && (episode.away <= self.bears() || beyond)

@@ -30,6 +30,8 @@ use crate::watch::Watch;
 const HEALING: Duration = Duration::from_secs(90);
 /// The same, where a planted bug may be what it takes so long for.
 const HEALING_HUNTED: Duration = Duration::from_secs(20);
+/// The memory pool's share of each node, without a volume and with one: the region may be all there, and some of the volume.
+const MEMORY_OF_POOL: [&str; 2] = ["64MiB", "88MiB"];
 /// The process number of the reader at the end.
 const READER: u32 = 1_000_000;
 
@@ -250,8 +252,9 @@ impl Runner<'_> {
         }
         let mut pools = format!("pool cache {}", self.scenario.scheme);
         if let Some(scheme) = &self.scenario.memory {
+            let share = MEMORY_OF_POOL[usize::from(self.scenario.volume)];
             let pool = [
-                "pool", "create", "ram", "--kind", "memory", "--memory", "64MiB",
+                "pool", "create", "ram", "--kind", "memory", "--memory", share,
             ];
             let medium = match self.scenario.on_disk {
                 true => "disk",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::load::flood;
+use crate::scenario::disk::DiskAction;
 use crate::scenario::{Action, Step, Who};
 
 const SEEDS: u64 = 3000;
@@ -37,6 +38,8 @@ fn the_grammar_reaches_all_of_its_words() {
         ", clocks apart",
         ", wall clocks apart",
         ", few descriptors",
+        ", two disks",
+        ", volume",
         "expect losses",
         "expect stalls at every node",
     ];
@@ -77,6 +80,13 @@ fn every_kind_of_fault_appears() {
         "overwriting",
         "bit flips",
         "wall clock set",
+        "disk added",
+        "failing disk",
+        "disk drained",
+        "disk resumed",
+        "disk replaced",
+        "disk removed",
+        "take-over of the volume",
     ];
     let floods = floods.iter().filter_map(Action::fault);
     for kind in expected.into_iter().chain(floods) {
@@ -157,6 +167,9 @@ fn all_reach(nodes: usize, cut: &BTreeSet<(usize, usize)>) -> bool {
 
 /// The most nodes of a step at once.
 fn most(who: &Who, nodes: usize) -> usize {
+    if *who == Who::Last {
+        return 1;
+    }
     let sizes = choices(who, nodes, &[]).into_iter().map(|set| set.len());
     sizes.max().unwrap_or(0)
 }
@@ -195,6 +208,43 @@ fn outage_and_deaths(scenario: &Scenario, k: usize, seed: u64) -> (Duration, usi
         }
     }
     (outage, killed)
+}
+
+/// The most copies of a group that are away at once, for a node is down or a disk does not have them.
+fn copies_away(scenario: &Scenario) -> usize {
+    let (mut most_away, mut by_disks, mut by_nodes) = (0, 0, 0);
+    for step in &scenario.steps {
+        match &step.action {
+            Action::Disk { action, .. } => match action {
+                DiskAction::Fail | DiskAction::Replace | DiskAction::Drain { .. } => by_disks = 1,
+                DiskAction::Add | DiskAction::Resume | DiskAction::Remove => {}
+            },
+            // That of the disk is away as it is.
+            Action::Kill(Who::Last) | Action::Restart { who: Who::Last, .. } => {}
+            Action::Kill(who) | Action::Pause(who) => by_nodes = most(who, scenario.nodes),
+            Action::WaitHealthy => (by_disks, by_nodes) = (0, 0),
+            _ => {}
+        }
+        most_away = most_away.max(by_disks + by_nodes);
+    }
+    most_away
+}
+
+#[test]
+fn disks_that_go_take_no_more_copies_than_the_scheme_bears() {
+    let mut with_both = 0;
+    for seed in 0..SEEDS {
+        let scenario = scenario(seed);
+        if !scenario.two_disks || scenario.losses {
+            continue;
+        }
+        let memory = scenario.memory.as_deref().and_then(|s| s.split_once('+'));
+        let k = memory.map_or(0, |(_, k)| k.parse::<usize>().expect("a number"));
+        let away = copies_away(&scenario);
+        assert!(away <= k, "{seed}: {away} copies are away, of {k}");
+        with_both += usize::from(away > 1);
+    }
+    assert!(with_both > 50, "{with_both}");
 }
 
 /// The expectations of a scenario follow from its faults, whoever is chosen for them.

@@ -114,8 +114,15 @@ impl Runner<'_> {
             Whose::That if self.disks.that.is_empty() => bail!("no step before was about a disk"),
             Whose::That => return Ok(self.disks.that.clone()),
             Whose::First(who) => {
-                let nodes = self.resolve(who)?.into_iter();
-                return Ok(nodes.map(|at| (at, self.nodes.first_disk(at))).collect());
+                let nodes = self.resolve(who)?;
+                // What is on it needs another place.
+                for at in &nodes {
+                    if self.nodes.newest_disk(*at).is_none() {
+                        self.add_disk(*at)?;
+                    }
+                }
+                let first = |at| (at, self.nodes.first_disk(at));
+                return Ok(nodes.into_iter().map(first).collect());
             }
             Whose::Newest(Who::Random(n)) => match self.nodes_with_buckets()? {
                 some if some.len() >= *n => {
