@@ -18,6 +18,9 @@ const COMMAND: Duration = Duration::from_secs(30);
 /// The pause before a command is given again.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// The refusal of a folder that is there.
+const HALF_MADE: &str = "it is there already";
+
 /// A disk, by its node and its folder there.
 type NodeDisk = (usize, PathBuf);
 
@@ -193,38 +196,24 @@ impl Runner<'_> {
         rest: &[&str],
         with: Option<PathBuf>,
     ) -> anyhow::Result<()> {
-        let (node, gone) = (self.node_id(at)?, folder.display().to_string());
-        let doors = self.shared.native_doors().join(",");
-        let program = self.settings.program.display().to_string();
-        let words = [&["disk", verb, &node, &gone], rest].concat();
-        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        let change = DiskChange {
+            head: vec![
+                "--cluster".into(),
+                self.shared.native_doors().join(","),
+                "--deadline".into(),
+                "10s".into(),
+            ],
+            program: self.settings.program.display().to_string(),
+            words: {
+                let (node, gone) = (self.node_id(at)?, folder.display().to_string());
+                let words = [&["disk", verb, &node, &gone], rest].concat();
+                words.into_iter().map(str::to_owned).collect()
+            },
+            old: folder.to_owned(),
+            new: with,
+        };
         let until = Instant::now() + 2 * HEALING;
-        let old = folder.to_owned();
-        let change = std::thread::spawn(move || {
-            let staves = |args: &[&str]| {
-                let head = ["--cluster", &doors, "--deadline", "10s"];
-                crate::lab::tool(&program, &[&head[..], args].concat())
-            };
-            let args: Vec<&str> = words.iter().map(String::as_str).collect();
-            loop {
-                let said = staves(&args);
-                let listed = staves(&["disk", "list", "-o", "json"]);
-                let listed = listed.map(|text| serde_json::from_str(&text).unwrap_or_default());
-                // An answer that is lost, or one of a command that was done before, is no matter.
-                let is_done = |listed: &Vec<Value>| {
-                    let there = with
-                        .as_ref()
-                        .is_none_or(|with| of_folder(listed, with).is_some());
-                    of_folder(listed, &old).is_none() && there
-                };
-                match said {
-                    Ok(_) => return Ok(()),
-                    Err(_) if with.is_some() && listed.as_ref().is_ok_and(is_done) => return Ok(()),
-                    Err(why) if Instant::now() >= until => return Err(format!("{why:#}")),
-                    Err(_) => std::thread::sleep(AGAIN),
-                }
-            }
-        });
+        let change = std::thread::spawn(move || change.make(until));
         self.disks.changes.push(((at, folder.to_owned()), change));
         Ok(())
     }
@@ -275,6 +264,55 @@ impl Runner<'_> {
             "the disk {folder} of n{} fails, and its node has it that {said}",
             at + 1
         ))
+    }
+}
+
+/// A disk that goes, and the one that comes in its place, by a command that is given until that is so.
+struct DiskChange {
+    program: String,
+    head: Vec<String>,
+    words: Vec<String>,
+    old: PathBuf,
+    new: Option<PathBuf>,
+}
+
+impl DiskChange {
+    fn staves(&self, args: &[&str]) -> anyhow::Result<String> {
+        let head: Vec<&str> = self.head.iter().map(String::as_str).collect();
+        let all = [&head[..], args].concat();
+        crate::lab::tool(&self.program, &all)
+    }
+
+    fn make(self, until: Instant) -> Result<(), String> {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        loop {
+            let Err(why) = self.staves(&words) else {
+                return Ok(());
+            };
+            let why = format!("{why:#}");
+            let listed = self.staves(&["disk", "list", "-o", "json"]);
+            let listed = listed.map(|text| serde_json::from_str(&text).unwrap_or_default());
+            let listed: Vec<Value> = listed.unwrap_or_default();
+            if let Some(new) = &self.new {
+                let is_new_there = of_folder(&listed, new).is_some();
+                // The answer to one before was lost.
+                if is_new_there && of_folder(&listed, &self.old).is_none() {
+                    return Ok(());
+                }
+                // A node that ended while it made the disk leaves what there is of it: a person would delete that.
+                if !is_new_there
+                    && of_folder(&listed, &self.old).is_some()
+                    && why.contains(HALF_MADE)
+                {
+                    // If that fails the command does, too.
+                    let _ = std::fs::remove_dir_all(new);
+                }
+            }
+            if Instant::now() >= until {
+                return Err(why);
+            }
+            std::thread::sleep(AGAIN);
+        }
     }
 }
 
