@@ -23,7 +23,7 @@
 //! disk of WHO' (which never fails) or 'that disk' (of the last such step). With 'volume' there is 'take the volume over'.
 //!
 //! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `a random follower`
-//! (not the leader), `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
+//! (not the leader), `the volume's door` (the node that it is written through), `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
 //! of them. `the clients` (and the mount beside them) can be cut off and isolated. A step with `for 3s` is undone after that
 //! time; the next begins then.
 

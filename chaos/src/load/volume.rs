@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use staves_testkit::load::Random;
 
 use self::history::{BLOCK_BYTES, BlockHistory, BlockRead, BlockWrite, content, seen};
-use self::session::{Session, Unanswered, connect_nbd, grpc_client};
+use self::session::{PATIENCE, Session, Unanswered, any_node, connect_nbd, grpc_client};
 use super::{PAUSE, REST, Shared, lock, runtime};
 use crate::judge::Stall;
 
@@ -39,6 +39,7 @@ pub struct VolumeLoad {
     take_over: AtomicBool,
     taken_over: AtomicUsize,
     sessions: AtomicUsize,
+    door: AtomicUsize,
 }
 
 /// A place, and its bytes.
@@ -51,6 +52,15 @@ impl VolumeLoad {
     /// The writer is to take the volume over from itself.
     pub fn take_over(&self) {
         self.take_over.store(true, Ordering::Relaxed);
+    }
+
+    /// The node through which the volume is written, as far as its client knows.
+    pub fn door(&self) -> usize {
+        self.door.load(Ordering::Relaxed)
+    }
+
+    fn note_door(&self, at: usize) {
+        self.door.store(at, Ordering::Relaxed);
     }
 
     /// Operations, by kind.
@@ -155,12 +165,23 @@ fn run(shared: &Shared, client: impl Future<Output = ()>) {
     }
 }
 
+/// A session of the writer's.
+struct OwnSession {
+    session: Session,
+    number: u64,
+    /// A write in it was answered.
+    is_answered: bool,
+    /// A write in it was not.
+    is_lost: bool,
+}
+
 /// The volume's one writer.
 struct Writer<'a> {
     shared: &'a Shared,
     random: Random,
-    /// The session, its number, and whether a write in it was answered.
-    session: Option<(Session, u64, bool)>,
+    session: Option<OwnSession>,
+    /// The one that was taken over last: its connection stays open for a while.
+    former: Option<OwnSession>,
 }
 
 impl<'a> Writer<'a> {
@@ -169,6 +190,7 @@ impl<'a> Writer<'a> {
             shared,
             random,
             session: None,
+            former: None,
         }
     }
 
@@ -177,92 +199,98 @@ impl<'a> Writer<'a> {
             let rest = match self.session.take() {
                 None => self.reconnect().await,
                 Some(session) if self.wants_take_over(&session) => self.take_over(session).await,
+                // Its connection ends with it.
+                Some(session) if session.is_lost => PAUSE,
                 Some(session) => self.write_once(session).await,
             };
             tokio::time::sleep(rest).await;
         }
     }
 
-    fn wants_take_over(&mut self, (.., is_answered): &(Session, u64, bool)) -> bool {
+    /// A session that waits for an answer is often taken over while it waits.
+    fn wants_take_over(&mut self, session: &OwnSession) -> bool {
         let asked = &self.shared.volume.take_over;
-        *is_answered && (asked.swap(false, Ordering::Relaxed) || self.random.below(TAKE_OVERS) == 0)
+        let one_of = if session.is_lost { 2 } else { TAKE_OVERS };
+        session.is_answered
+            && (asked.swap(false, Ordering::Relaxed) || self.random.below(one_of) == 0)
     }
 
-    fn next_session(&self) -> u64 {
-        self.shared.volume.sessions.fetch_add(1, Ordering::Relaxed) as u64
+    fn next_session(&self, session: Session) -> OwnSession {
+        let number = self.shared.volume.sessions.fetch_add(1, Ordering::Relaxed) as u64;
+        OwnSession {
+            session,
+            number,
+            is_answered: false,
+            is_lost: false,
+        }
     }
 
     async fn reconnect(&mut self) -> Duration {
         let session = Session::begin(self.shared, &mut self.random).await;
-        let is_there = session.is_some();
-        self.session = session.map(|session| (session, self.next_session(), false));
-        if is_there { REST } else { PAUSE }
+        self.session = session.map(|session| self.next_session(session));
+        if self.session.is_some() { REST } else { PAUSE }
     }
 
-    async fn write_once(
-        &mut self,
-        (mut session, number, is_answered): (Session, u64, bool),
-    ) -> Duration {
-        let (run, blocks) = (self.random.below(RUNS), 1 + self.random.below(RUN));
-        match self.write(&mut session, number, (run, blocks)).await {
-            Ok(()) => self.session = Some((session, number, true)),
-            Err(Unanswered::Late) => self.session = Some((session, number, is_answered)),
-            Err(Unanswered::Over) => return PAUSE,
+    async fn write_once(&mut self, mut session: OwnSession) -> Duration {
+        let place = (self.random.below(RUNS), 1 + self.random.below(RUN));
+        match self.write(&mut session, place).await {
+            Ok(()) | Err(Unanswered::Late) => {}
+            Err(Unanswered::Over) => session.is_lost = true,
             Err(Unanswered::Wrong(why)) => {
-                self.shared
-                    .complain(format!("a write to the volume was refused: {why}"));
+                let text = format!("a write to the volume was refused: {why}");
+                self.shared.complain(text);
                 return PAUSE;
             }
         }
+        self.session = Some(session);
         REST
     }
 
     async fn write(
         &self,
-        session: &mut Session,
-        number: u64,
+        own: &mut OwnSession,
         (run, blocks): (u64, u64),
     ) -> Result<(), Unanswered> {
         let volume = &self.shared.volume;
-        let writes = volume.begin(run, blocks, number, self.shared.now());
-        let done = session.write(offset(run), bytes_of(&writes)).await;
+        let writes = volume.begin(run, blocks, own.number, self.shared.now());
+        let done = own.session.write(offset(run), bytes_of(&writes)).await;
         if let (Ok(()), Some(write)) = (&done, writes.first()) {
             volume.answered(write.number, self.shared.now());
+            own.is_answered = true;
         }
         done
     }
 
     /// A second client takes the volume over, with a write of the first one's under way; and once its own first write is answered, the first
     /// one writes on. All of that is to one place.
-    async fn take_over(&mut self, (mut old, former, _): (Session, u64, bool)) -> Duration {
+    async fn take_over(&mut self, mut old: OwnSession) -> Duration {
         let volume = &self.shared.volume;
         let run = self.random.below(RUNS);
-        if self.random.below(2) == 0 {
-            let writes = volume.begin(run, RUN, former, self.shared.now());
-            old.send(offset(run), &bytes_of(&writes));
+        if !old.is_lost && self.random.below(2) == 0 {
+            let writes = volume.begin(run, RUN, old.number, self.shared.now());
+            old.session.send(offset(run), &bytes_of(&writes));
         }
-        let Some(mut new) = Session::take_over(self.shared, &mut self.random).await else {
+        let Some(new) = Session::take_over(self.shared, &mut self.random).await else {
             return PAUSE;
         };
-        let number = self.next_session();
-        match self.write(&mut new, number, (run, RUN)).await {
+        let mut new = self.next_session(new);
+        match self.write(&mut new, (run, RUN)).await {
             Ok(()) => {}
             Err(Unanswered::Wrong(why)) => {
-                self.shared
-                    .complain(format!("who took the volume over cannot write: {why}"));
+                let text = format!("who took the volume over cannot write: {why}");
+                self.shared.complain(text);
                 return PAUSE;
             }
             Err(_) => return PAUSE,
         }
         volume.taken_over.fetch_add(1, Ordering::Relaxed);
-        self.session = Some((new, number, true));
+        self.session = Some(new);
+        // None must be answered as done; any refusal will do.
         for _ in 0..2 {
-            // It must not be answered as done; any refusal will do.
-            let refused = self.write(&mut old, former, (run, RUN)).await;
-            if refused.is_err() {
-                break;
-            }
+            old.is_lost = old.is_lost || self.write(&mut old, (run, RUN)).await.is_err();
         }
+        // What it had sent may come late.
+        self.former.replace(old);
         REST
     }
 }
@@ -276,7 +304,8 @@ fn bytes_of(writes: &[BlockWrite]) -> Vec<u8> {
 
 async fn read_by_grpc(shared: &Shared, mut random: Random) {
     while !shared.stopped() {
-        let Ok(client) = grpc_client(shared, &mut random) else {
+        let at = any_node(shared, &mut random);
+        let Ok(client) = grpc_client(shared, at, PATIENCE[0]) else {
             tokio::time::sleep(PAUSE).await;
             continue;
         };
@@ -299,7 +328,8 @@ async fn read_by_grpc(shared: &Shared, mut random: Random) {
 
 fn read_by_nbd(shared: &Shared, mut random: Random) {
     while !shared.stopped() {
-        let Ok(mut client) = connect_nbd(shared, &mut random) else {
+        let at = any_node(shared, &mut random);
+        let Ok(mut client) = connect_nbd(shared, at, PATIENCE[0]) else {
             std::thread::sleep(PAUSE);
             continue;
         };
@@ -320,9 +350,8 @@ fn read_by_nbd(shared: &Shared, mut random: Random) {
 
 /// Reads all blocks once more, until that time; the number of places that could not be read.
 pub fn read_all(shared: &Shared, until: Instant) -> anyhow::Result<u64> {
-    let mut random = Random(1);
     runtime()?.block_on(async {
-        let client = grpc_client(shared, &mut random)?;
+        let client = grpc_client(shared, 0, PATIENCE[0])?;
         for run in 0..RUNS {
             loop {
                 let call = shared.now();

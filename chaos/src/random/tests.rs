@@ -107,6 +107,7 @@ fn choices(who: &Who, nodes: usize, but: &[usize]) -> Vec<Vec<usize>> {
     match who {
         Who::Nodes(nodes) => vec![nodes.clone()],
         Who::Random(n) => some(*n, 0),
+        Who::VolumeDoor => some(1, 0),
         Who::Followers(n) => some(*n, 1),
         Who::Leader => vec![vec![0]],
         Who::Every => vec![(0..nodes).collect()],

@@ -38,6 +38,11 @@ impl Runner<'_> {
             Who::Every => (0..self.nodes.count()).collect(),
             Who::Last => self.last.clone(),
             Who::Leader => vec![self.leader()?],
+            // It may have ended meanwhile.
+            Who::VolumeDoor => match self.shared.volume.door() {
+                at if running.contains(&at) => vec![at],
+                _ => running.choose(&mut self.rng).copied().into_iter().collect(),
+            },
             Who::Followers(n) => {
                 let leader = self.leader()?;
                 running.retain(|at| *at != leader);

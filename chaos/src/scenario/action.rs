@@ -20,6 +20,8 @@ pub enum Who {
     Last,
     /// All.
     Every,
+    /// The one through which the volume is written.
+    VolumeDoor,
     /// Not nodes: where clients are.
     Clients,
 }
@@ -248,6 +250,7 @@ pub(super) fn who(words: &[&str]) -> Result<Who, String> {
         ["the", "directory's", "leader"] => Who::Leader,
         ["it" | "them"] => Who::Last,
         ["every", "node"] => Who::Every,
+        ["the", "volume's", "door"] => Who::VolumeDoor,
         ["the", "clients"] => Who::Clients,
         names => {
             let names = names.iter().filter(|n| **n != "and");

@@ -13,8 +13,8 @@ use crate::lab::CLIENTS;
 use crate::load::Shared;
 use crate::nodes::{GRPC_PORT, NBD_PORT};
 
-/// The time that a client waits for an answer: nodes wait for up to 30 s, and clients need not.
-const PATIENCE: Duration = Duration::from_secs(12);
+/// The times that a client waits for an answer, each half of the time: nodes wait for up to 30 s, and clients need not.
+pub(super) const PATIENCE: [Duration; 2] = [Duration::from_secs(12), Duration::from_secs(2)];
 /// The time to wait for a former session to end.
 const WAIT: Duration = Duration::from_secs(5);
 
@@ -40,15 +40,18 @@ pub(super) enum Unanswered {
 impl Session {
     /// A session through any node, by any door; `None` if there is none to be had at present.
     pub(super) async fn begin(shared: &Shared, random: &mut Random) -> Option<Session> {
+        let patience = PATIENCE[random.below(2) as usize];
         if random.below(2) == 0 {
-            let client = connect_nbd(shared, random).ok()?;
+            let at = any_node(shared, random);
+            let client = connect_nbd(shared, at, patience).ok()?;
+            shared.volume.note_door(at);
             return (!client.is_read_only()).then(|| Session::Nbd(Box::new(client)));
         }
         let options = AttachOptions {
             wait: WAIT,
             take_over: false,
         };
-        Session::attach(shared, random, options).await
+        Session::attach(shared, random, (options, patience)).await
     }
 
     /// One that ends whatever other there is.
@@ -57,16 +60,18 @@ impl Session {
             wait: WAIT,
             take_over: true,
         };
-        Session::attach(shared, random, options).await
+        Session::attach(shared, random, (options, PATIENCE[0])).await
     }
 
     async fn attach(
         shared: &Shared,
         random: &mut Random,
-        options: AttachOptions,
+        (options, patience): (AttachOptions, Duration),
     ) -> Option<Session> {
-        let client = grpc_client(shared, random).ok()?;
+        let at = any_node(shared, random);
+        let client = grpc_client(shared, at, patience).ok()?;
         let attached = client.attach(VOLUME, options).await.ok()?;
+        shared.volume.note_door(at);
         Some(Session::Grpc(Box::new(attached)))
     }
 
@@ -112,26 +117,34 @@ const IS_WRONG: [Code; 6] = [
     Code::DataLoss,
 ];
 
-/// A connection to some node.
-pub(super) fn connect_nbd(shared: &Shared, random: &mut Random) -> Result<NbdClient, String> {
-    let from: Ipv4Addr = CLIENTS.parse().map_err(|error| format!("{error}"))?;
-    let at = random.below(shared.doors().max(1) as u64) as usize;
-    let door = shared.door(at).ok_or("there are no nodes yet")?;
-    let address = SocketAddr::new(door.ip(), NBD_PORT);
-    NbdClient::connect_within(from, address, VOLUME, PATIENCE)
+/// The place of a node.
+pub(super) fn any_node(shared: &Shared, random: &mut Random) -> usize {
+    random.below(shared.doors().max(1) as u64) as usize
 }
 
-/// A client that asks all nodes, beginning with any.
+/// A connection to a node.
+pub(super) fn connect_nbd(
+    shared: &Shared,
+    at: usize,
+    patience: Duration,
+) -> Result<NbdClient, String> {
+    let from: Ipv4Addr = CLIENTS.parse().map_err(|error| format!("{error}"))?;
+    let door = shared.door(at).ok_or("there are no nodes yet")?;
+    let address = SocketAddr::new(door.ip(), NBD_PORT);
+    NbdClient::connect_within(from, address, VOLUME, patience)
+}
+
+/// A client that asks all nodes, beginning with this one.
 pub(super) fn grpc_client(
     shared: &Shared,
-    random: &mut Random,
+    first: usize,
+    patience: Duration,
 ) -> Result<VolumesClient, VolumesError> {
     let nodes = shared.doors();
-    let first = random.below(nodes.max(1) as u64) as usize;
     let in_turn = (0..nodes).filter_map(|n| shared.door((first + n) % nodes));
     let addresses: Vec<String> = in_turn
         .map(|door| format!("{}:{GRPC_PORT}", door.ip()))
         .collect();
-    let options = ClientOptions { deadline: PATIENCE };
+    let options = ClientOptions { deadline: patience };
     VolumesClient::new(&addresses, options)
 }
