@@ -254,6 +254,10 @@ impl Batch<'_> {
                 let Some((scenario, seed)) = next else {
                     return Ok(());
                 };
+                if let Some(why) = without_disks(&scenario) {
+                    eprintln!("skipped {}: no disk can fail here: {why}", scenario.name);
+                    continue;
+                }
                 let started = Instant::now();
                 let settings = RunSettings {
                     seed,
@@ -330,6 +334,14 @@ impl Batch<'_> {
         println!("faults: {}", run::counted(&faults));
         println!("operations: {}", run::counted(&by_kind));
     }
+}
+
+/// The reason that there are no disks for a scenario that needs some.
+fn without_disks(scenario: &Scenario) -> Option<&'static str> {
+    let why = scenario
+        .two_disks
+        .then(staves_chaos::nodes::disks::impossible);
+    why.flatten()
 }
 
 /// A lock whose holder cannot have broken anything by panicking.

@@ -37,7 +37,7 @@ const WRONG_ANSWERS: &[&str] = &["is not linearizable"];
 /// All of them. Where votes are forgotten Raft finds its log ahead of them: where its assertions are
 /// compiled in it panics, elsewhere nobody leads any more. A life that passes for the one before leaves
 /// groups waiting for members that are not there any more.
-pub const HUNTS: [Hunt; 8] = [
+pub const HUNTS: [Hunt; 9] = [
     hunt_for(
         "VoteNotPersisted",
         "all-restart",
@@ -57,6 +57,15 @@ pub const HUNTS: [Hunt; 8] = [
     hunt_for("ServeBeforeCatchUp", "catch-up", WRONG_ANSWERS),
     hunt_for("InterruptedUnderNewNumber", "heard-but-deaf", WRONG_ANSWERS),
     hunt_for("LeaseNotLookedAt", "cut-off-but-asked", WRONG_ANSWERS),
+    // Of the memory service; what hunts it here is the history of a volume.
+    hunt_for(
+        "OldSessionWrites",
+        "volume-moves",
+        &[
+            "a session that was over",
+            "of the volume is not linearizable",
+        ],
+    ),
     hunt_for("RequestTableNotRebuilt", "moved-while-deaf", WRONG_ANSWERS),
 ];
 

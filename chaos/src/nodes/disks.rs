@@ -7,11 +7,12 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 
-use super::Nodes;
+use super::{FOLDER, Nodes};
 use crate::lab::tool;
 
 /// Bytes of a further disk's file system, with holes until it is written.
@@ -60,9 +61,16 @@ impl Drop for FurtherDisk {
 }
 
 /// The reason that there can be no disks that fail; `None` if there can.
-pub fn impossible(folder: &Path) -> Option<String> {
-    let disk = FurtherDisk::mount(folder.join("staves-chaos-probe"));
-    disk.err().map(|why| format!("{why:#}"))
+pub fn impossible() -> Option<&'static str> {
+    static WHY: OnceLock<Option<String>> = OnceLock::new();
+    let probe = || -> anyhow::Result<()> {
+        let prefix = format!("{FOLDER}{}-", std::process::id());
+        let folder = tempfile::Builder::new().prefix(&prefix).tempdir()?;
+        // It goes before its folder does.
+        FurtherDisk::mount(folder.path().join("disk")).map(drop)
+    };
+    let why = WHY.get_or_init(|| probe().err().map(|why| format!("{why:#}")));
+    why.as_deref()
 }
 
 impl Nodes {

@@ -13,8 +13,9 @@ use crate::lab::CLIENTS;
 use crate::load::Shared;
 use crate::nodes::{GRPC_PORT, NBD_PORT};
 
-/// The times that a client waits for an answer, each half of the time: nodes wait for up to 30 s, and clients need not.
-pub(super) const PATIENCE: [Duration; 2] = [Duration::from_secs(12), Duration::from_secs(2)];
+/// The times that a client waits for an answer, each half of the time: nodes wait for up to 30 s, and clients need not. A short one makes writes that come
+/// late, after the next session.
+pub(super) const PATIENCE: [Duration; 2] = [Duration::from_secs(12), Duration::from_millis(400)];
 /// The time to wait for a former session to end.
 const WAIT: Duration = Duration::from_secs(5);
 
