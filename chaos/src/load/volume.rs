@@ -28,7 +28,7 @@ const RUN: u64 = 3;
 const RUNS: u64 = 8;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Of so many operations of the writer one is a take-over.
-const TAKE_OVERS: u64 = 100;
+const TAKE_OVERS: u64 = 30;
 /// Reads before a reader goes to another node.
 const STAY: u32 = 40;
 
