@@ -178,22 +178,7 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
     }
     runner.begin()?;
     let from = runner.shared.now();
-    let mut clients = match &runner.files {
-        Some(files) => files.start(&runner.shared, settings.seed),
-        None => Vec::new(),
-    };
-    if !scenario.only_files {
-        clients.extend(load::start(
-            &runner.shared,
-            settings.seed,
-            scenario.clients,
-            scenario.keys,
-            scenario.memory.is_some(),
-        ));
-    }
-    if scenario.volume {
-        clients.extend(volume::start(&runner.shared, settings.seed));
-    }
+    let clients = runner.start_clients();
     if !scenario.deaths {
         runner.watch.miss_nobody();
     }
@@ -204,6 +189,27 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
 }
 
 impl Runner<'_> {
+    fn start_clients(&self) -> Vec<JoinHandle<()>> {
+        let (scenario, seed) = (self.scenario, self.settings.seed);
+        let mut clients = match &self.files {
+            Some(files) => files.start(&self.shared, seed),
+            None => Vec::new(),
+        };
+        if !scenario.only_files {
+            clients.extend(load::start(
+                &self.shared,
+                seed,
+                scenario.clients,
+                scenario.keys,
+                scenario.memory.is_some(),
+            ));
+        }
+        if scenario.volume {
+            clients.extend(volume::start(&self.shared, seed));
+        }
+        clients
+    }
+
     fn tell(&mut self, text: &str) {
         let at = self.shared.now() as f64 / 1e9;
         let _ = writeln!(self.verdict.story, "{at:8.3} s  {text}");
@@ -250,6 +256,21 @@ impl Runner<'_> {
         if self.scenario.two_disks {
             self.add_second_disks()?;
         }
+        let mut pools = self.create_pools()?;
+        self.healthy_within(HEALING).map_err(anyhow::Error::msg)?;
+        if let Some(files) = &mut self.files {
+            let doors = self.shared.native_doors();
+            pools += match files.mount(&self.settings.program, &self.lab, &doors)? {
+                true => ", files, mounted",
+                false => ", files, not mounted: /dev/fuse cannot be opened",
+            };
+        }
+        self.tell(&format!("{} nodes are up, {pools}", self.scenario.nodes));
+        Ok(())
+    }
+
+    /// The pools, in words.
+    fn create_pools(&mut self) -> anyhow::Result<String> {
         let mut pools = format!("pool cache {}", self.scenario.scheme);
         if let Some(scheme) = &self.scenario.memory {
             let share = MEMORY_OF_POOL[usize::from(self.scenario.volume)];
@@ -290,16 +311,7 @@ impl Runner<'_> {
             let pool = ["pool", "create", files::NAME, "--kind", "files", "--memory"];
             self.staves(&[&pool[..], &[files::MEMORY]].concat())?;
         }
-        self.healthy_within(HEALING).map_err(anyhow::Error::msg)?;
-        if let Some(files) = &mut self.files {
-            let doors = self.shared.native_doors();
-            pools += match files.mount(&self.settings.program, &self.lab, &doors)? {
-                true => ", files, mounted",
-                false => ", files, not mounted: /dev/fuse cannot be opened",
-            };
-        }
-        self.tell(&format!("{} nodes are up, {pools}", self.scenario.nodes));
-        Ok(())
+        Ok(pools)
     }
 
     fn add(&mut self) -> anyhow::Result<()> {
@@ -549,9 +561,7 @@ impl Runner<'_> {
         if !self.scenario.only_files {
             self.verdict.stall = judge::worst_stall(&records, from, to);
         }
-        if self.scenario.volume {
-            self.judge_volume(folder, from, to)?;
-        }
+        self.judge_volume(folder, from, to)?;
         let files = self.files.as_ref().map(Files::worst_stall);
         if let Some(stall) = files.filter(|stall| stall.length > self.verdict.stall.length) {
             self.verdict.stall = stall;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use staves_testkit::load::Random;
 
 use self::history::{BLOCK_BYTES, BlockHistory, BlockRead, BlockWrite, content, seen};
-use self::session::{PATIENCE, Session, Unanswered, any_node, connect_nbd, grpc_client};
+use self::session::{PATIENCE, Unanswered, WriteSession, any_node, connect_nbd, grpc_client};
 use super::{PAUSE, REST, Shared, lock, runtime};
 use crate::judge::Stall;
 
@@ -32,7 +32,7 @@ const TAKE_OVERS: u64 = 30;
 /// Reads before a reader goes to another node.
 const STAY: u32 = 40;
 
-/// What the clients of the volume did.
+/// The load on the volume: its history, and the state of its writer.
 #[derive(Default)]
 pub struct VolumeLoad {
     history: Mutex<BlockHistory>,
@@ -152,7 +152,7 @@ pub fn start(shared: &Arc<Shared>, seed: u64) -> Vec<JoinHandle<()>> {
     let (writer, by_grpc, by_nbd) = (shared.clone(), shared.clone(), shared.clone());
     let (one, two, three) = (random(1), random(2), random(3));
     vec![
-        std::thread::spawn(move || run(&writer, Writer::new(&writer, one).write_all())),
+        std::thread::spawn(move || run(&writer, VolumeWriter::new(&writer, one).write_all())),
         std::thread::spawn(move || run(&by_grpc, read_by_grpc(&by_grpc, two))),
         std::thread::spawn(move || read_by_nbd(&by_nbd, three)),
     ]
@@ -167,7 +167,7 @@ fn run(shared: &Shared, client: impl Future<Output = ()>) {
 
 /// A session of the writer's.
 struct OwnSession {
-    session: Session,
+    session: WriteSession,
     number: u64,
     /// A write in it was answered.
     is_answered: bool,
@@ -176,7 +176,7 @@ struct OwnSession {
 }
 
 /// The volume's one writer.
-struct Writer<'a> {
+struct VolumeWriter<'a> {
     shared: &'a Shared,
     random: Random,
     session: Option<OwnSession>,
@@ -184,9 +184,9 @@ struct Writer<'a> {
     former: Option<OwnSession>,
 }
 
-impl<'a> Writer<'a> {
-    fn new(shared: &'a Shared, random: Random) -> Writer<'a> {
-        Writer {
+impl<'a> VolumeWriter<'a> {
+    fn new(shared: &'a Shared, random: Random) -> VolumeWriter<'a> {
+        VolumeWriter {
             shared,
             random,
             session: None,
@@ -215,7 +215,7 @@ impl<'a> Writer<'a> {
             && (asked.swap(false, Ordering::Relaxed) || self.random.below(one_of) == 0)
     }
 
-    fn next_session(&self, session: Session) -> OwnSession {
+    fn next_session(&self, session: WriteSession) -> OwnSession {
         let number = self.shared.volume.sessions.fetch_add(1, Ordering::Relaxed) as u64;
         OwnSession {
             session,
@@ -226,7 +226,7 @@ impl<'a> Writer<'a> {
     }
 
     async fn reconnect(&mut self) -> Duration {
-        let session = Session::begin(self.shared, &mut self.random).await;
+        let session = WriteSession::begin(self.shared, &mut self.random).await;
         self.session = session.map(|session| self.next_session(session));
         if self.session.is_some() { REST } else { PAUSE }
     }
@@ -270,7 +270,7 @@ impl<'a> Writer<'a> {
             let writes = volume.begin(run, RUN, old.number, self.shared.now());
             old.session.send(offset(run), &bytes_of(&writes));
         }
-        let Some(new) = Session::take_over(self.shared, &mut self.random).await else {
+        let Some(new) = WriteSession::take_over(self.shared, &mut self.random).await else {
             return PAUSE;
         };
         let mut new = self.next_session(new);

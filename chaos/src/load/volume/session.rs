@@ -20,7 +20,7 @@ pub(super) const PATIENCE: [Duration; 2] = [Duration::from_secs(12), Duration::f
 const WAIT: Duration = Duration::from_secs(5);
 
 /// A connection in which the volume may be written.
-pub(super) enum Session {
+pub(super) enum WriteSession {
     /// By NBD: it begins with the first write.
     Nbd(Box<NbdClient>),
     /// By gRPC.
@@ -38,54 +38,54 @@ pub(super) enum Unanswered {
     Wrong(String),
 }
 
-impl Session {
+impl WriteSession {
     /// A session through any node, by any door; `None` if there is none to be had at present.
-    pub(super) async fn begin(shared: &Shared, random: &mut Random) -> Option<Session> {
+    pub(super) async fn begin(shared: &Shared, random: &mut Random) -> Option<WriteSession> {
         let patience = PATIENCE[random.below(2) as usize];
         if random.below(2) == 0 {
             let at = any_node(shared, random);
             let client = connect_nbd(shared, at, patience).ok()?;
             shared.volume.note_door(at);
-            return (!client.is_read_only()).then(|| Session::Nbd(Box::new(client)));
+            return (!client.is_read_only()).then(|| WriteSession::Nbd(Box::new(client)));
         }
         let options = AttachOptions {
             wait: WAIT,
             take_over: false,
         };
-        Session::attach(shared, random, (options, patience)).await
+        WriteSession::attach(shared, random, (options, patience)).await
     }
 
     /// One that ends whatever other there is.
-    pub(super) async fn take_over(shared: &Shared, random: &mut Random) -> Option<Session> {
+    pub(super) async fn take_over(shared: &Shared, random: &mut Random) -> Option<WriteSession> {
         let options = AttachOptions {
             wait: WAIT,
             take_over: true,
         };
-        Session::attach(shared, random, (options, PATIENCE[0])).await
+        WriteSession::attach(shared, random, (options, PATIENCE[0])).await
     }
 
     async fn attach(
         shared: &Shared,
         random: &mut Random,
         (options, patience): (AttachOptions, Duration),
-    ) -> Option<Session> {
+    ) -> Option<WriteSession> {
         let at = any_node(shared, random);
         let client = grpc_client(shared, at, patience).ok()?;
         let attached = client.attach(VOLUME, options).await.ok()?;
         shared.volume.note_door(at);
-        Some(Session::Grpc(Box::new(attached)))
+        Some(WriteSession::Grpc(Box::new(attached)))
     }
 
     pub(super) async fn write(&mut self, offset: u64, bytes: Vec<u8>) -> Result<(), Unanswered> {
         match self {
-            Session::Nbd(client) => match client.write(offset, &bytes) {
+            WriteSession::Nbd(client) => match client.write(offset, &bytes) {
                 Ok(()) => Ok(()),
                 Err(failure) if failure.number().is_some_and(|n| !MAY_BE.contains(&n)) => {
                     Err(Unanswered::Wrong(format!("NBD: {failure:?}")))
                 }
                 Err(_) => Err(Unanswered::Over),
             },
-            Session::Grpc(volume) => match volume.write(offset, bytes).await {
+            WriteSession::Grpc(volume) => match volume.write(offset, bytes).await {
                 Ok(()) => Ok(()),
                 Err(VolumesError::Deadline(_)) => Err(Unanswered::Late),
                 Err(VolumesError::SessionOver(_)) => Err(Unanswered::Over),
@@ -100,8 +100,8 @@ impl Session {
     /// Sends a write whose answer nobody waits for, where the door can do that; true if it can.
     pub(super) fn send(&mut self, offset: u64, bytes: &[u8]) -> bool {
         match self {
-            Session::Nbd(client) => client.send_write(offset, bytes).is_ok(),
-            Session::Grpc(_) => false,
+            WriteSession::Nbd(client) => client.send_write(offset, bytes).is_ok(),
+            WriteSession::Grpc(_) => false,
         }
     }
 }
