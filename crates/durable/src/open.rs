@@ -20,8 +20,8 @@ use crate::store::DiskStore;
 const JOURNAL: &str = "journal";
 const PAGES: &str = "pages";
 const TABLE: &str = "table";
-/// Bytes of the table for each page: ten times its row, which has one label, of which two may be used. Pages that were made zero have a row, too.
-const TABLE_BYTES_A_PAGE: u64 = 360;
+/// Bytes of the table for each page. A fifth of it may be used, which is a row of 84 bytes: with four labels. Pages that were made zero have a row, too.
+const TABLE_BYTES_A_PAGE: u64 = 440;
 const TABLE_BYTES_MIN: u64 = 4 << 20;
 /// Of a snapshot of each member, and of deltas until pages are saved.
 const JOURNAL_PART: u64 = 8;
@@ -231,11 +231,12 @@ impl OpenedDisk {
     }
 
     /// The members that the disk has, with the epochs to whose cuts they were brought last, as the directory is to know of them. One with bad pages is not what
-    /// it was: the others of its group go on without it, and then it is filled with what it lacks. But where no other was complete, it is all there is.
+    /// it was: the others of its group go on without it, and then it is filled with what it lacks. But where too few others were complete, they cannot go on without what it has.
     pub fn claims(&self) -> impl Iterator<Item = (GroupId, Epoch)> + '_ {
         let is_alone = |member: &RecoveredMember| {
-            let mut listed = member.view().listed();
-            !listed.any(|(slot, other)| slot != member.slot() && other.complete)
+            let listed = member.view().listed();
+            let others = listed.filter(|(slot, x)| *slot != member.slot() && x.complete);
+            others.count() < usize::from(member.view().m)
         };
         let counts = move |(group, member): &(&GroupId, &RecoveredMember)| {
             !self.bad.contains(group) || is_alone(member) || planted(Mutant::BadPagesClaimed)

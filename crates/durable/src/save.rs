@@ -78,12 +78,12 @@ fn save_round<D: SaveDriver>(
 ) -> Result<bool, SaveError> {
     let mut begun = None;
     driver.with_member(group, &mut |member, out| {
-        begun = member.begin_save(for_room, out)
+        begun = member.begin_save(for_room, out).zip(member.columns());
     });
-    if begun.is_none() {
+    let Some((_, columns)) = begun else {
         return Ok(false);
-    }
-    let most = driver.with_store(|store| store.pages_at_once(1));
+    };
+    let most = driver.with_store(|store| store.pages_at_once(columns));
     let most = most.min(PAGES_AT_ONCE);
     loop {
         let (mut images, mut records) = (None, 0);

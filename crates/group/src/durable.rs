@@ -55,6 +55,11 @@ impl Member {
         self.records
     }
 
+    /// Labels of each of its pages: one for each stream that they carry. `None` if it is no member.
+    pub fn columns(&self) -> Option<usize> {
+        self.state.as_ref().map(|s| s.shape().columns())
+    }
+
     /// The number of pages that changed since the last round of saving began, or are still to be copied out in it.
     pub fn unsaved(&self) -> u32 {
         self.state.as_ref().map_or(0, |s| {
@@ -352,7 +357,8 @@ impl MemberState {
             let is_enough = streams.all(|(at, ((prefix, saved), s))| {
                 let synced = s.purgeable >= *prefix;
                 let saved = saved >= prefix || planted(Mutant::TruncatedUnapplied);
-                (synced && saved) || !shape.carries(at)
+                let is_other = at > 0 && planted(Mutant::TruncatedByFirstStream);
+                (synced && saved) || !shape.carries(at) || is_other
             });
             if !is_enough {
                 break;

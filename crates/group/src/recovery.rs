@@ -12,8 +12,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, Group, GroupId, MemberId, MemberSlot, Time};
-use staves_store::{Arena, Budget};
+use staves_store::{Arena, Budget, EXTENT_PAGES};
 use staves_wire::DecodeError;
 use staves_wire::group::{Delta, JournalRecord, MemberRecord, MemberSnapshot};
 
@@ -28,7 +29,7 @@ use crate::requests::RequestTable;
 use crate::reservation::Reservation;
 use crate::state::{MemberState, Options};
 use crate::stream::{CUT_MAX, Stream};
-use crate::table::{PAGES_MAX, PageTable, Shape, well_formed};
+use crate::table::{PAGES_MAX, PageTable, Shape, touched, well_formed};
 
 /// A journal that cannot be used, or a member of it.
 #[derive(Debug, thiserror::Error)]
@@ -329,6 +330,11 @@ impl MemberState {
             }
             for delta in s.log.all() {
                 let (label, table) = (delta.label, &mut self.table);
+                let mut pages = touched(&delta.runs);
+                let newest = |page| table.labels(page).into_iter().max() >= Some(label);
+                if planted(Mutant::RedoByNewestLabel) && pages.any(newest) {
+                    continue;
+                }
                 if !table.reserve_for(&delta.runs) {
                     return Err(no_memory(table));
                 }
@@ -339,6 +345,13 @@ impl MemberState {
             // Nobody asks for what all have synced.
             s.purge(s.purgeable);
         }
-        Ok(())
+        // With m > 1 a reservation bounds offsets: it reaches to the last page that was ever written.
+        let table = &mut self.table;
+        let extents = table.end().div_ceil(EXTENT_PAGES);
+        let is_enough = shape.m == 1 || table.pages().reserved() >= extents;
+        match is_enough || table.pages_mut().reserve(extents) {
+            true => Ok(()),
+            false => Err(RecoveryError::NoMemory { extents }),
+        }
     }
 }

@@ -258,7 +258,11 @@ impl PageTable {
         let of = |run: &Run| u64::from(run.len).div_ceil(EXTENT_BYTES as u64) + 1;
         let needed: u64 = runs.iter().map(of).sum();
         let needed = u32::try_from(needed).unwrap_or(u32::MAX);
-        let most = self.pages.used().saturating_add(needed);
+        let ends = runs.iter().filter(|run| run.len > 0);
+        let ends = ends.map(|r| (r.offset + u64::from(r.len)).div_ceil(EXTENT_BYTES as u64));
+        // With m > 1 a reservation bounds offsets, too.
+        let end = u32::try_from(ends.max().unwrap_or(0)).unwrap_or(u32::MAX);
+        let most = self.pages.used().saturating_add(needed).max(end);
         while !self.has_room_for(runs) && self.pages.reserved() <= most {
             if !self.pages.reserve(self.pages.reserved() + 1) {
                 return false;

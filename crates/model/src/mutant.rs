@@ -246,6 +246,10 @@ mutants! {
         UnsavedLetGo = 1155,
         BadPagesClaimed = 1156,
         GivenUpUnsaid = 1157,
+        RedoByNewestLabel = 1163,
+        OneLabelLetsGo = 1164,
+        TruncatedByFirstStream = 1165,
+        OtherBucketsPagesKept = 1166,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

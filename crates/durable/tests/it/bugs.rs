@@ -13,6 +13,8 @@ fn planted_bugs_are_found() {
     };
     let pair = "storms::nothing_acknowledged_is_lost_by_a_pair";
     let three = "storms::nothing_acknowledged_is_lost_by_two_copies_of_three_nodes";
+    let two_and_one = "storms::nothing_acknowledged_is_lost_by_two_and_one";
+    let two_and_two = "storms::nothing_acknowledged_is_lost_by_two_and_two";
     let swaps = "storms::nothing_acknowledged_is_lost_where_nodes_go_on_without_disks_that_failed";
     hunt(&[
         row(AnsweredAtHeld, pair, "LOST"),
@@ -25,5 +27,9 @@ fn planted_bugs_are_found() {
         row(BadPagesClaimed, three, "NOT HEALED"),
         row(GivenUpUnsaid, swaps, "NOT HEALED"),
         row(PageBeforeJournal, pair, "NOT HEALED"),
+        row(RedoByNewestLabel, two_and_one, "LOST"),
+        row(OneLabelLetsGo, two_and_one, "LOST"),
+        row(TruncatedByFirstStream, two_and_one, "LOST"),
+        row(OtherBucketsPagesKept, two_and_two, "a page of another slot"),
     ]);
 }

@@ -2,20 +2,21 @@
 
 use bytes::Bytes;
 use rand::Rng;
-use staves_group::{Effects, Recall};
+use staves_group::{Effects, Member, Recall};
 use staves_model::{ClientId, Epoch, GroupId, MemberId, PAGE_BYTES};
 use staves_store::EXTENT_BYTES;
 use staves_wire::group::{RequestId, Run, RunKind};
 
 use crate::cluster::{Cluster, note};
 
-/// Registers of a group, each on a page of its own.
+/// Registers of a data bucket, each on a page of its own. Those of another bucket of the group lie at the same places.
 pub const REGISTERS: u64 = 22;
 /// Registers of an extent.
 const IN_EXTENT: u64 = 2;
 
 /// The place of a register. The extents come into use one by one.
 pub fn place(register: u64) -> u64 {
+    let register = register % REGISTERS;
     let (extent, at) = (register / IN_EXTENT, register % IN_EXTENT);
     extent * EXTENT_BYTES as u64 + at * PAGE_BYTES as u64
 }
@@ -41,12 +42,25 @@ pub struct Pending {
     pub epoch: Epoch,
 }
 
+/// The register that is written in place of one, and the extents that are to be reserved for it.
+fn fitting(member: &Member, m: u8, register: u64) -> (u64, u32) {
+    if m > 1 {
+        let needed = (register / IN_EXTENT) as u32 + 1;
+        return (register, needed.max(member.wanted_extents()));
+    }
+    let pages = member.pages().expect("it serves");
+    // The lowest free place comes next.
+    let register = register.min(u64::from(pages.used()) * IN_EXTENT);
+    let extent = place(register) / EXTENT_BYTES as u64 * EXTENT_BYTES as u64;
+    (register, pages.used() + u32::from(!pages.exists(extent)))
+}
+
 impl Cluster {
-    /// The node and the member that answer for a group now, if any do.
-    pub fn server(&self, group: GroupId) -> Option<usize> {
+    /// The node that answers for a stream of a group now, if any does.
+    pub fn server(&self, group: GroupId, stream: u8) -> Option<usize> {
         let entry = &self.directory.groups[&group];
         let id = entry
-            .member(staves_model::MemberSlot(0))
+            .member(staves_model::MemberSlot(stream))
             .filter(|_| entry.open)?
             .id;
         let at = id.node.0 as usize - 1;
@@ -58,7 +72,11 @@ impl Cluster {
 
     /// The client writes a register of a group.
     pub fn write(&mut self, group: GroupId) {
-        let Some(at) = self.server(group) else {
+        let stream = match self.m {
+            1 => 0,
+            m => self.rng.random_range(0..m),
+        };
+        let Some(at) = self.server(group, stream) else {
             return;
         };
         // Some extents are not in use before late.
@@ -66,11 +84,8 @@ impl Cluster {
         let register = self.rng.random_range(0..=below);
         let process = self.nodes[at].process.as_mut().expect("it serves");
         let member = process.members.get_mut(&group).expect("it serves");
-        let pages = member.pages().expect("it serves");
-        // The lowest free place comes next.
-        let register = register.min(u64::from(pages.used()) * IN_EXTENT);
-        let extent = place(register) / EXTENT_BYTES as u64 * EXTENT_BYTES as u64;
-        let needed = pages.used() + u32::from(!pages.exists(extent));
+        let (register, needed) = fitting(member, self.m, register);
+        let register = u64::from(stream) * REGISTERS + register;
         if member.usable_extents() < needed {
             member.want_extents(needed);
         }
@@ -132,6 +147,10 @@ impl Cluster {
             let member = &process.members[&p.group];
             // A member that goes on through an epoch has all up to the cut.
             let same = process.life == p.at.incarnation && member.epoch() >= p.epoch;
+            let stream = (p.register / REGISTERS) as u8;
+            if member.slot().is_some_and(|slot| slot.0 != stream) && self.m > 1 {
+                return false; // it has another bucket now
+            }
             if !same || !member.serving() {
                 return same;
             }
@@ -161,17 +180,20 @@ impl Cluster {
     /// All that was acknowledged is there, at whoever serves.
     pub fn check(&self) {
         for group in self.directory.groups.keys() {
-            if let Some(at) = self.server(*group) {
-                self.check_at(at, *group);
+            for stream in 0..self.m {
+                if let Some(at) = self.server(*group, stream) {
+                    self.check_at(at, *group, stream);
+                }
             }
         }
     }
 
-    fn check_at(&self, at: usize, group: GroupId) {
+    fn check_at(&self, at: usize, group: GroupId, stream: u8) {
         let process = self.nodes[at].process.as_ref().expect("it runs");
         let member = &process.members[&group];
         let pages = member.pages().expect("it is a member");
-        for ((_, register), known) in self.registers.iter().filter(|((g, _), _)| *g == group) {
+        let of = (group, u64::from(stream) * REGISTERS)..(group, u64::from(stream + 1) * REGISTERS);
+        for ((_, register), known) in self.registers.range(of) {
             let offset = place(*register);
             let run = Run {
                 offset,
@@ -212,6 +234,9 @@ impl Cluster {
 
     /// Copies that are complete have the same bytes, once all is quiet.
     pub fn check_copies(&self) {
+        if self.m > 1 {
+            return self.check_code();
+        }
         for (group, entry) in &self.directory.groups {
             let member = |slot: usize| {
                 let id = entry.members[slot]?.id;

@@ -47,6 +47,8 @@ pub struct Cluster {
     /// A member that was asked for and never ended: (group, slot, epoch).
     pub stuck: BTreeSet<(GroupId, u8)>,
     pub seed: u64,
+    /// Data buckets of each group.
+    pub m: u8,
     /// Starts that failed.
     pub open_errors: Vec<String>,
     /// Nodes that have ended because a page could not be read.
@@ -66,6 +68,11 @@ fn disk_id(node: u64, disks: u64) -> DiskId {
     DiskId(id)
 }
 
+/// Parity has the logs and the requests of all streams.
+fn journal_bytes(m: u8) -> usize {
+    JOURNAL_BYTES * usize::from(m)
+}
+
 /// The faults of a disk are over, and what was not synced may be gone.
 pub fn mend(files: &DiskFiles<FaultyDevice>) {
     for device in [&files.journal, &files.pages, &files.table] {
@@ -74,10 +81,10 @@ pub fn mend(files: &DiskFiles<FaultyDevice>) {
     }
 }
 
-pub fn new_files(node: u64, disks: u64, seed: u64) -> DiskFiles<FaultyDevice> {
+pub fn new_files(node: u64, disks: u64, seed: u64, m: u8) -> DiskFiles<FaultyDevice> {
     let seed = seed ^ (node << 20) ^ (disks << 40);
     let files = DiskFiles {
-        journal: FaultyDevice::new(JOURNAL_BYTES, seed),
+        journal: FaultyDevice::new(journal_bytes(m), seed),
         pages: FaultyDevice::new((PAGES + 1) * PAGE_BYTES, seed + 1),
         table: FaultyDevice::new(TABLE_BYTES, seed + 2),
     };
@@ -86,10 +93,10 @@ pub fn new_files(node: u64, disks: u64, seed: u64) -> DiskFiles<FaultyDevice> {
 }
 
 impl Cluster {
-    pub fn new(seed: u64, nodes: u64, groups: u32, width: usize) -> Cluster {
+    pub fn new(seed: u64, nodes: u64, groups: u32, (m, width): (u8, usize)) -> Cluster {
         let node = |id| Node {
             id,
-            files: Arc::new(new_files(id, 0, seed)),
+            files: Arc::new(new_files(id, 0, seed, m)),
             is_suspect: false,
             process: None,
             disks: 0,
@@ -98,7 +105,7 @@ impl Cluster {
             rng: SmallRng::seed_from_u64(seed),
             now: Time::from_millis(10_000),
             nodes: (1..=nodes).map(node).collect(),
-            directory: Directory::new(groups, width),
+            directory: Directory::new(groups, m, width),
             registers: BTreeMap::new(),
             acked: 0,
             messages: Vec::new(),
@@ -107,11 +114,12 @@ impl Cluster {
             rough: false,
             stuck: BTreeSet::new(),
             seed,
+            m,
             open_errors: Vec::new(),
             ends_unread: 0,
         };
         for group in 1..=groups {
-            for register in 0..REGISTERS {
+            for register in 0..REGISTERS * u64::from(m) {
                 let key = (GroupId(group), register);
                 cluster.registers.insert(key, Register::default());
             }

@@ -1,4 +1,4 @@
-//! A directory that does what the rules ask for, for groups of copies (m = 1).
+//! A directory that does what the rules ask for, for groups of copies (m = 1); of coded ones see [`crate::coded`].
 
 use std::collections::BTreeMap;
 
@@ -21,17 +21,17 @@ pub struct Directory {
 }
 
 impl Directory {
-    pub fn new(groups: u32, width: usize) -> Directory {
+    pub fn new(groups: u32, m: u8, width: usize) -> Directory {
         let entry = |id| Group {
             id: GroupId(id),
             pool: PoolId(1),
             bucket: id,
-            m: 1,
+            m,
             epoch: Epoch(0),
             open: false,
             coordinator: MemberSlot(0),
-            members: vec![None],
-            kept: vec![None],
+            members: vec![None; usize::from(m)],
+            kept: vec![None; usize::from(m)],
             fresh: false,
             last_open: LastOpen::default(),
             lost: false,
@@ -83,6 +83,9 @@ impl Directory {
     /// Commits the next epoch of a group, without these slots, if enough of its sources run.
     pub fn commit(&mut self, group: GroupId, without: &[MemberSlot]) -> bool {
         let entry = &self.groups[&group];
+        if entry.m > 1 {
+            return self.commit_coded(group, without);
+        }
         let sources: Vec<(MemberSlot, Member)> = (0..)
             .zip(&entry.last_open.members)
             .filter_map(|(slot, x)| Some((MemberSlot(slot), (*x)?)))
@@ -138,7 +141,7 @@ impl Directory {
         match call {
             DirectoryCall::Step(GroupStep::Open { group, epoch }) => {
                 let entry = self.groups.get_mut(group).expect("a group");
-                if *epoch == entry.epoch && !entry.open {
+                if *epoch == entry.epoch && !entry.open && keeps_lives(entry) {
                     entry.open = true;
                     entry.last_open = LastOpen {
                         epoch: *epoch,
@@ -175,4 +178,13 @@ impl Directory {
         }
         Vec::new()
     }
+}
+
+/// An epoch does not open with a life of which the node's disk has been claimed for a later one.
+fn keeps_lives(entry: &Group) -> bool {
+    let is_later = |x: &Member| {
+        let mut sources = entry.last_open.members.iter().flatten();
+        sources.any(|s| s.id.place() == x.id.place() && s.id.incarnation > x.id.incarnation)
+    };
+    !entry.listed().any(|(_, x)| is_later(x))
 }

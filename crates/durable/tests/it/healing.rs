@@ -6,6 +6,7 @@ impl Cluster {
     /// All nodes run, nothing fails, and time passes until every group is open with complete members.
     pub fn heal(&mut self) {
         self.rough = false;
+        let mut quiet = 0;
         for round in 0..4000 {
             for at in 0..self.nodes.len() {
                 if self.nodes[at].process.is_none() {
@@ -32,7 +33,10 @@ impl Cluster {
                         .all(|(_, x)| x.complete && self.directory.runs(x.id))
             };
             let all = self.directory.groups.values().all(whole);
-            if all && self.pending.is_empty() && round > 20 {
+            let is_quiet = all && self.pending.is_empty() && round > 20;
+            quiet = if is_quiet { quiet + 1 } else { 0 };
+            // Parity applies with a later tick.
+            if quiet > if self.m > 1 { 8 } else { 0 } {
                 return;
             }
         }
@@ -97,9 +101,10 @@ impl Cluster {
                     store.needed_from_of(*group),
                     process.journal.kept_from(),
                     member.unsaved(),
-                    member
-                        .stream(0)
-                        .map(|s| (s.prefix, s.synced, s.stable, s.purgeable)),
+                    (0..usize::from(self.m))
+                        .filter_map(|stream| member.stream(stream))
+                        .map(|s| (s.prefix, s.synced, s.stable, s.purgeable))
+                        .collect::<Vec<_>>(),
                 );
             }
         }

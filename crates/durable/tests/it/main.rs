@@ -3,6 +3,7 @@
 mod bugs;
 mod client;
 mod cluster;
+mod coded;
 mod directory;
 mod files;
 mod healing;

@@ -127,7 +127,7 @@ impl Cluster {
         self.crash(at, true);
         let node = &mut self.nodes[at];
         node.disks += 1;
-        node.files = Arc::new(new_files(node.id, node.disks, self.seed));
+        node.files = Arc::new(new_files(node.id, node.disks, self.seed, self.m));
     }
 
     /// A node goes on without the disk that it had: its members are given up, and the same life has others on an empty one.
@@ -140,7 +140,7 @@ impl Cluster {
         let node = &mut self.nodes[at];
         note(|| format!("node {} swaps its disk as {life}", node.id));
         node.disks += 1;
-        node.files = Arc::new(new_files(node.id, node.disks, self.seed));
+        node.files = Arc::new(new_files(node.id, node.disks, self.seed, self.m));
         let opened = open(&node.files).expect("an empty disk");
         node.process = Some(node.process(opened, life, &groups, self.now));
         self.tell_map(at);

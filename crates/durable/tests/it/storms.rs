@@ -9,6 +9,7 @@ use crate::cluster::Cluster;
 #[derive(Clone, Copy)]
 struct Weather {
     nodes: u64,
+    m: u8,
     width: usize,
     steps: u32,
     /// Nodes go on without disks that they had.
@@ -29,7 +30,7 @@ impl Drop for Named {
 /// One run from a seed; the writes that were acknowledged.
 fn storm(seed: u64, weather: Weather) -> u64 {
     let _named = Named(seed);
-    let mut c = Cluster::new(seed, weather.nodes, 2, weather.width);
+    let mut c = Cluster::new(seed, weather.nodes, 2, (weather.m, weather.width));
     c.heal();
     c.rough = true;
     for _ in 0..weather.steps {
@@ -63,6 +64,9 @@ fn one_step(c: &mut Cluster, weather: Weather) {
     let group = GroupId(c.rng.random_range(1..=2));
     if weather.swaps && c.rng.random_bool(0.02) && may_lose(c, at) {
         return go_on_without(c, at, group);
+    }
+    if weather.m > 1 {
+        go_on(c);
     }
     match c.rng.random_range(0..1000) {
         0..250 => c.write(group),
@@ -107,6 +111,22 @@ fn one_step(c: &mut Cluster, weather: Weather) {
         996..998 => save_behind_a_write(c, group),
         998.. => c.tell_map(at),
         _ => {}
+    }
+}
+
+/// More members have to do with a write of a coded group, and more of them have to run.
+fn go_on(c: &mut Cluster) {
+    let at = c.rng.random_range(0..c.nodes.len());
+    if c.nodes[at].process.is_none() && c.rng.random_bool(0.05) {
+        c.start(at);
+    }
+    for _ in 0..c.rng.random_range(0..8) {
+        c.deliver();
+    }
+    c.commit(at);
+    if c.rng.random_bool(0.1) {
+        c.tick();
+        c.look();
     }
 }
 
@@ -167,12 +187,13 @@ fn lose_behind_a_join(c: &mut Cluster, at: usize) {
     }
 }
 
-/// Another complete member of each last open epoch runs: a disk may be lost.
+/// So many other complete members of each last open epoch run as are enough: a disk may be lost.
 fn may_lose(c: &Cluster, at: usize) -> bool {
     let id = c.nodes[at].id;
     c.directory.groups.values().all(|group| {
-        let mut others = group.last_open.members.iter().flatten();
-        others.any(|x| x.id.node.0 != id && x.complete && c.directory.runs(x.id)) && group.open
+        let others = group.last_open.members.iter().flatten();
+        let others = others.filter(|x| x.id.node.0 != id && x.complete && c.directory.runs(x.id));
+        others.count() >= usize::from(group.m) && group.open
     })
 }
 
@@ -189,6 +210,7 @@ fn storms(from: u64, count: u64, weather: Weather) -> u64 {
 
 const PAIR: Weather = Weather {
     nodes: 2,
+    m: 1,
     width: 2,
     steps: 1500,
     swaps: false,
@@ -204,6 +226,7 @@ fn nothing_acknowledged_is_lost_by_a_pair() {
 fn nothing_acknowledged_is_lost_by_two_copies_of_three_nodes() {
     let weather = Weather {
         nodes: 3,
+        m: 1,
         width: 2,
         steps: 1500,
         swaps: false,
@@ -216,6 +239,7 @@ fn nothing_acknowledged_is_lost_by_two_copies_of_three_nodes() {
 fn nothing_acknowledged_is_lost_by_three_copies() {
     let weather = Weather {
         nodes: 4,
+        m: 1,
         width: 3,
         steps: 1500,
         swaps: false,
@@ -228,6 +252,7 @@ fn nothing_acknowledged_is_lost_by_three_copies() {
 fn nothing_acknowledged_is_lost_by_one_alone() {
     let weather = Weather {
         nodes: 1,
+        m: 1,
         width: 1,
         steps: 1000,
         swaps: false,
@@ -244,5 +269,54 @@ fn nothing_acknowledged_is_lost_where_nodes_go_on_without_disks_that_failed() {
     };
     let three = Weather { nodes: 3, ..pair };
     let acked = storms(3_000_001, 12, pair) + storms(4_000_001, 12, three);
+    assert!(acked > 150, "{acked} writes");
+}
+
+/// A data bucket that is lost is made of the others, on a node that had none of the group, or on its own with another disk.
+const CODED: Weather = Weather {
+    nodes: 4,
+    m: 2,
+    width: 3,
+    steps: 1500,
+    swaps: false,
+};
+
+#[test]
+fn nothing_acknowledged_is_lost_by_two_and_one() {
+    let exact = Weather { nodes: 3, ..CODED };
+    let acked = storms(5_000_001, 8, exact) + storms(6_000_001, 8, CODED);
+    assert!(acked > 150, "{acked} writes");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_two_and_two() {
+    let weather = Weather {
+        nodes: 5,
+        width: 4,
+        ..CODED
+    };
+    let acked = storms(7_000_007, 6, weather);
+    assert!(acked > 150, "{acked} writes");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_four_and_two() {
+    let weather = Weather {
+        nodes: 7,
+        m: 4,
+        width: 6,
+        ..CODED
+    };
+    let acked = storms(8_000_001, 2, weather);
+    assert!(acked > 50, "{acked} writes");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_by_coded_groups_where_nodes_go_on_without_disks_that_failed() {
+    let weather = Weather {
+        swaps: true,
+        ..CODED
+    };
+    let acked = storms(9_000_001, 8, weather);
     assert!(acked > 150, "{acked} writes");
 }

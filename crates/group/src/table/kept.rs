@@ -42,7 +42,8 @@ impl PageTable {
                     false => Idle::Stays,
                 };
             }
-            match !is_busy() && keeper.keeps(page, join, labels) {
+            let stays = is_busy() && !planted(Mutant::OneLabelLetsGo);
+            match !stays && keeper.keeps(page, join, labels) {
                 true => Idle::Kept,
                 false => Idle::Stays,
             }
