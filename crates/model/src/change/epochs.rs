@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::outcome::{Outcome, Refusal};
 use crate::ids::{DiskId, Epoch, GroupId, MemberId, MemberSlot};
-use crate::map::{ClusterMap, Group, Member, whole_buckets};
+use crate::map::{ClusterMap, Group, Medium, Member, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::{bucket_slot, slots_max};
 
@@ -89,11 +89,16 @@ impl ClusterMap {
     }
 
     /// Members are on distinct nodes, each in its present life and up. With m > 1 a node may hold a second one:
-    /// where nodes are fewer than members.
+    /// where nodes are fewer than members, but not on its disks, where a start would not tell the two apart.
     fn check_members_run(&self, n: &NewEpoch, m: u8) -> Result<(), Refusal> {
         let mut places = BTreeSet::new();
+        let pool = self
+            .groups
+            .get(&n.group)
+            .and_then(|group| self.pools.get(&group.pool));
+        let in_memory = pool.is_none_or(|pool| pool.medium != Medium::Disk);
         for (slot, id) in listed(n) {
-            let memory = id.disk == DiskId::MEMORY || (id.is_second() && m > 1);
+            let memory = id.disk == DiskId::MEMORY || (id.is_second() && m > 1 && in_memory);
             if !memory || !places.insert(id.place()) {
                 return Err(Refusal::NodeTwice {
                     group: n.group,

@@ -7,7 +7,7 @@ use super::coordinator::{choose_coordinator, reach_most};
 use super::odd::coordinator_is_the_odd_one;
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{MemberId, MemberSlot, NodeId};
-use crate::map::{ClusterMap, Group, Member, Pool, nodes_to_spare, whole_buckets};
+use crate::map::{ClusterMap, Group, Medium, Member, Pool, nodes_to_spare, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes, apart};
 use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
@@ -72,8 +72,12 @@ impl Choice {
         let mut able: Vec<_> = of(Fit::Able).collect();
         let few = width.saturating_sub(able.len());
         able.extend(of(Fit::IfNeeded).take(few));
+        // A disk has one member of a group: a start would not tell two apart.
+        let pool = map.pools.get(&group.pool);
+        let on_disk = pool.is_some_and(|pool| pool.medium == Medium::Disk);
         let seconds = [Fit::Able, Fit::IfNeeded].map(|wanted| {
-            let ids = up.iter().flat_map(|id| [id.second(), *id]);
+            let ids = up.iter().filter(|_| !on_disk);
+            let ids = ids.flat_map(|id| [id.second(), *id]);
             ids.filter(|id| fit(*id) == wanted).collect()
         });
         Choice {

@@ -75,7 +75,7 @@ impl ClusterMap {
     }
 
     /// True if a data bucket of the group would have no node: a lost one is made anew on a node without a part
-    /// in the group, beside the one part that a node has, or in place of a parity bucket that the group can spare.
+    /// in the group, beside the one part that a node has in memory, or in place of a parity bucket that the group can spare.
     fn is_mute(&self, group: &Group, gone: &dyn Fn(NodeId) -> bool) -> bool {
         let there = |x: &Member| self.runs(x.id) && !gone(x.id.node);
         let m = usize::from(group.m);
@@ -92,10 +92,15 @@ impl ClusterMap {
             own || group.listed().any(holds)
         };
         let homeless = (0..m).filter(|slot| !answers(*slot)).count();
+        let pool = self.pools.get(&group.pool);
+        let most = match pool.is_some_and(|pool| pool.medium == Medium::Disk) {
+            true => 1,
+            false => 2,
+        };
         let free = |n: &&Node| {
             let home = n.is_home() && !gone(n.id);
             let parts = group.listed().filter(|(_, x)| x.id.node == n.id);
-            home && parts.count() < 2
+            home && parts.count() < most
         };
         homeless > self.nodes.values().filter(free).count() + (whole - m)
     }

@@ -5,8 +5,13 @@ use crate::change::NodeDisks;
 
 /// `nodes` nodes, and a pool on disk with one group of two copies that is open on two of them.
 fn on_disk(nodes: u64) -> TestCluster {
+    on_disk_as(nodes, "1+1")
+}
+
+/// The same with another scheme.
+fn on_disk_as(nodes: u64, scheme: &str) -> TestCluster {
     let mut town = TestCluster::of(cluster(nodes));
-    town.change(&create_disk_pool("disk", "1+1"));
+    town.change(&create_disk_pool("disk", scheme));
     town.change(&Change::CreateRegion {
         pool: "disk".into(),
         name: "r".into(),
@@ -63,6 +68,25 @@ fn a_cluster_that_starts_anew_goes_on_with_what_its_disks_have() {
         town.check_at_rest();
         assert!(group(&town).last_open.epoch > before && !group(&town).lost);
     }
+}
+
+/// On disk no node takes a second member: what a data bucket served waits for its node where no other is without a part of the group.
+#[test]
+fn a_lost_data_bucket_waits_for_its_node_where_no_other_is_free() {
+    let mut town = on_disk_as(3, "2+1");
+    let data = group(&town).members[0].expect("a data bucket").id.node.0;
+    down(&mut town, data);
+    town.settle();
+    let left = group(&town).clone();
+    assert!(
+        left.open && !left.lost && left.members[0].is_none(),
+        "{left:?}"
+    );
+    assert!(left.listed().all(|(_, x)| !x.id.is_second()), "{left:?}");
+    restart_at(&mut town, data, 1);
+    town.settle();
+    town.check_at_rest();
+    assert_eq!(group(&town).listed().count(), 3);
 }
 
 /// Twice in a row, the second time while the epoch that lists the first lives is not open.
