@@ -12,6 +12,7 @@ use crate::{Ran, staves};
 
 mod bench;
 mod clocks;
+mod coded_disks;
 mod costly;
 mod crowds;
 mod cut_off;

@@ -135,7 +135,10 @@ fn check_kind(
     }
 }
 
-/// Regions alone are kept on disk, and as copies.
+/// Most data buckets of a group on disk.
+const M_ON_DISK_MAX: u8 = 4;
+
+/// Regions alone are kept on disk. A page's row in the table of a disk has a label for each data bucket, and the table has room for so many.
 fn check_disk(
     name: &str,
     kind: &PoolKind,
@@ -146,8 +149,8 @@ fn check_disk(
         "only regions and volumes are kept there: make it of kind memory, or in memory"
     } else if may_start_empty {
         "what is kept there never starts empty: let its groups wait"
-    } else if scheme.m > 1 {
-        "pools on disk have m = 1 as yet: choose a scheme such as 1+2"
+    } else if scheme.m > M_ON_DISK_MAX {
+        "pools on disk have m of at most 4: choose a scheme such as 4+2"
     } else if !disks {
         "no node has a disk: start nodes with --disk"
     } else {

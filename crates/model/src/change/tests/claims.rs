@@ -63,7 +63,7 @@ fn complete(map: &mut ClusterMap, slot: u8, id: MemberId) -> Result<Outcome, Ref
 }
 
 #[test]
-fn pools_on_disk_are_regions_in_copies() {
+fn pools_on_disk_are_regions() {
     let mut map = cluster(1);
     let on_disk = |pool: Change| {
         let mut pool = pool;
@@ -89,15 +89,28 @@ fn pools_on_disk_are_regions_in_copies() {
             "make it of kind memory",
         ),
         (starts_empty, "never starts empty"),
-        (create_disk_pool("d", "2+1"), "a scheme such as 1+2"),
+        (create_disk_pool("d", "5+1"), "a scheme such as 4+2"),
     ] {
         let refusal = refused(&mut map, &pool).to_string();
         assert!(refusal.contains(why), "{refusal}");
     }
+    let pool = create_disk_pool("coded", "4+2");
+    map.apply(None, &pool).expect("regions that are coded");
     let pool = create_disk_pool("d", "1+2");
     map.apply(None, &pool).expect("copies of regions");
     let pool = map.pool_named("d").expect("made");
     assert_eq!(pool.medium, Medium::Disk);
+}
+
+#[test]
+fn a_disk_has_one_member_of_a_group() {
+    let mut map = in_pool(&create_disk_pool("disk", "2+1"));
+    start(&mut map, &[1, 2, 3]);
+    let down = node_down(&map, 3);
+    map.apply(None, &down).expect("it was up");
+    let twice = next_epoch(&map, 1, &[(1, Some(0)), (2, Some(1)), (second(1), None)]);
+    let refusal = refused_epoch(&mut map, twice);
+    assert!(matches!(refusal, Refusal::NodeTwice { .. }), "{refusal}");
 }
 
 #[test]
