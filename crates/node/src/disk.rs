@@ -26,8 +26,7 @@ use staves_store::{Arena, Residency};
 use staves_wire::group::MemberRecord;
 use tokio::sync::Notify;
 
-use self::closed::ClosedDisk;
-pub(crate) use self::closed::{StartedDisk, create};
+pub(crate) use self::closed::{ClosedDisk, StartedDisk, create};
 pub use self::error::NodeDiskError;
 pub use self::facts::{DiskFacts, DiskState};
 use self::health::Progress;

@@ -328,6 +328,7 @@ impl Host {
         let old = self.routes();
         self.follow_nodes(&map);
         let new = Arc::new(self.routes_by(&old, map.clone()));
+        self.bring_back(&old, &new);
         *self.routes.write() = new.clone();
         self.version.fetch_add(1, Ordering::Release);
         self.router().set_map(map.clone());
@@ -349,6 +350,23 @@ impl Host {
         }
         self.peers.flush();
         self.lease_wake.notify_one();
+    }
+
+    /// Members that the disks have come back before any of them can be reached: what the others of one group have reserved meanwhile must not take the room of
+    /// another one's pages.
+    fn bring_back(&self, old: &Routes, new: &Routes) {
+        let now = self.clock.now();
+        for group in new.map.groups.values() {
+            let before = old.map.groups.get(&group.id);
+            let is_known = before.is_some_and(|before| before.revision == group.revision);
+            if is_known || self.disks.home(group.id).is_none() {
+                continue;
+            }
+            let cells = new.cells_of(group.id);
+            cells
+                .filter(|cell| group.seats(self.life.node, cell.disk))
+                .for_each(|cell| self.found(cell, new, now));
+        }
     }
 
     /// Links go to every other node that is up.

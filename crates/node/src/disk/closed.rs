@@ -23,7 +23,7 @@ const OPEN_LOOK: Duration = Duration::from_millis(50);
 
 /// A disk before its node has a life.
 pub(crate) struct ClosedDisk {
-    pub(super) opened: OpenedDisk,
+    pub(crate) opened: OpenedDisk,
     pub(super) files: DiskFiles<FileDevice>,
     /// The cluster and the node that it is of.
     pub(crate) owner: Option<(ClusterId, NodeId)>,

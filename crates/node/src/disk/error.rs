@@ -64,7 +64,7 @@ pub enum NodeDiskError {
         /// It.
         path: String,
         /// The fault of it.
-        reason: &'static str,
+        reason: String,
     },
     /// There are too many.
     #[error("this node has {most} disks, and may have no more")]

@@ -4,10 +4,11 @@ use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
 use staves_model::units::count;
+use staves_model::{ClusterId, NodeId};
 
 use super::Disks;
 use super::list::{DISKS_MAX, DiskList};
-use crate::disk::{DrivenJournal, NodeDisk, NodeDiskError, StartedDisk, create};
+use crate::disk::{ClosedDisk, DrivenJournal, NodeDisk, NodeDiskError, StartedDisk, create};
 
 /// Fewest bytes of pages of a disk.
 const BYTES_MIN: u64 = 1 << 20;
@@ -26,10 +27,6 @@ impl Disks {
         let Some((cluster, node)) = owner else {
             return Err(NodeDiskError::NoFolder);
         };
-        let bad = |reason| NodeDiskError::BadFolder {
-            path: folder.display().to_string(),
-            reason,
-        };
         let parent = folder.parent().filter(|_| folder.is_absolute());
         let whole: PathBuf = folder.components().collect();
         let is_plain = folder
@@ -41,7 +38,7 @@ impl Disks {
             Some(_) if !is_plain || folder.file_name().is_none() => {
                 Some("give it without '..', '.' and doubled slashes")
             }
-            Some(_) if folder.exists() => {
+            Some(_) if folder.exists() && !self.was_left(&folder, (*cluster, *node)) => {
                 Some("it is there already: give the name of a new folder")
             }
             Some(parent) if !parent.is_dir() => Some("the folder around it is not there"),
@@ -49,12 +46,17 @@ impl Disks {
             Some(_) => None,
         };
         if let Some(reason) = reason {
-            return Err(bad(reason));
+            return Err(bad_folder(&folder, reason));
         }
         if self.known().len() >= DISKS_MAX {
             return Err(NodeDiskError::TooMany { most: DISKS_MAX });
         }
         let made = || {
+            if folder.exists() {
+                tracing::info!(disk = %folder.display(), "an empty disk of this node that is not in use is made anew");
+                let removed = std::fs::remove_dir_all(&folder);
+                removed.map_err(|error| bad_folder(&folder, &error.to_string()))?;
+            }
             create(&folder, bytes)?;
             let opened =
                 StartedDisk::open(folder.clone(), self.residency.clone(), self.wake.clone());
@@ -67,6 +69,15 @@ impl Disks {
             let _ = std::fs::remove_dir_all(&folder);
         }
         made
+    }
+
+    /// True if a folder is a disk that this node made, and does not use, and that has nothing: the node ended before it was listed, or it was taken out.
+    fn was_left(&self, folder: &Path, own: (ClusterId, NodeId)) -> bool {
+        let is_used = self.known().iter().any(|known| known == folder);
+        let is_empty = |disk: ClosedDisk| {
+            disk.owner.is_none_or(|owner| owner == own) && disk.opened.members.is_empty()
+        };
+        !is_used && ClosedDisk::open(folder.to_owned()).is_ok_and(is_empty)
     }
 
     /// A disk that was made, and whose threads run, is listed, and takes buckets from now on.
@@ -176,5 +187,12 @@ impl Disks {
                 many => format!("{}, {} among them", count(many as u64, "disk"), names[0]),
             },
         }
+    }
+}
+
+fn bad_folder(folder: &Path, reason: &str) -> NodeDiskError {
+    NodeDiskError::BadFolder {
+        path: folder.display().to_string(),
+        reason: reason.to_owned(),
     }
 }
