@@ -161,11 +161,6 @@ fn a_lease_that_is_not_looked_at_is_found() {
 }
 
 #[test]
-fn a_write_of_a_session_that_is_over_is_found() {
-    is_found("OldSessionWrites");
-}
-
-#[test]
 fn a_request_table_that_does_not_come_along_is_found() {
     is_found("RequestTableNotRebuilt");
 }
