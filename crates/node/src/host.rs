@@ -14,6 +14,7 @@ mod lane;
 mod leases;
 mod own;
 mod put_off;
+mod recovered;
 pub(crate) mod saver;
 pub(crate) mod services;
 mod slab;
@@ -25,7 +26,7 @@ mod waiter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use staves_directory::Life;
@@ -49,6 +50,7 @@ pub(crate) use self::cell::{Cell, CellState};
 use self::lane::Lane;
 use self::own::OwnMail;
 use self::put_off::PutOff;
+use self::recovered::{NewMember, member_on_disk};
 use self::services::{HostedService, ServiceOptions};
 pub(crate) use self::waiter::Waiter;
 use crate::clock::Clock;
@@ -96,14 +98,6 @@ pub(crate) struct Host {
     steps: AtomicU64,
     /// The disks of the node.
     disks: Arc<Disks>,
-}
-
-/// A member that is to be made.
-struct NewMember<'a> {
-    group: GroupId,
-    me: MemberId,
-    budget: &'a Arc<Budget>,
-    now: Time,
 }
 
 /// A bucket, and the disk that it keeps its bytes on, if it does.
@@ -740,43 +734,6 @@ impl Host {
     pub(crate) fn data_buckets(&self) -> usize {
         let serves = |cell: &&Arc<Cell>| cell.lock().answers();
         self.routes().cells().filter(serves).count()
-    }
-}
-
-/// A member as the disk has it, or a new one.
-fn member_on_disk(
-    disk: &Arc<NodeDisk>,
-    options: staves_group::Options,
-    new: NewMember<'_>,
-) -> Option<Member> {
-    let NewMember {
-        group,
-        me,
-        budget,
-        now,
-    } = new;
-    let arena = disk.arena.clone();
-    if disk.failure().is_some() {
-        return None;
-    }
-    let Some(recovered) = disk.take_recovered(group) else {
-        return Some(Member::new(options, group, me, arena, budget.clone()));
-    };
-    let began = Instant::now();
-    let kept = &mut disk.kept_pages(group).into_iter();
-    let budget = budget.clone();
-    let recovered = Member::recover(options, group, me, arena, budget, now, recovered, kept);
-    match recovered {
-        Ok(member) => {
-            let (_, pages) = member.progress();
-            let ms = began.elapsed().as_millis() as u64;
-            tracing::info!(%group, epoch = %member.epoch(), pages, ms, "a bucket is back from the disk");
-            Some(member)
-        }
-        Err(error) => {
-            disk.give_back(group, &error.to_string());
-            None
-        }
     }
 }
 

@@ -3,6 +3,8 @@
 //! Each page of an extent that exists is in one of three states: *here* (it has memory), *kept* (its bytes are on the disk alone, and come from
 //! there when they are next needed), or neither (it is all zero, and has no memory yet). Whoever touches a page makes it one that is here.
 
+mod beside;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -213,60 +215,6 @@ impl Keeping {
             marks.here.fetch_or(1 << at, Ordering::Release);
         }
         Ok(())
-    }
-
-    /// The pages of a range that are on the disk alone, and of which reading one would wait for the disk.
-    pub(super) fn cold(
-        &self,
-        index: usize,
-        extent: &Extent,
-        (from, len): (usize, usize),
-        cold: &mut Vec<u32>,
-    ) {
-        let marks = &self.marks[index];
-        let missing = pages_of(from, len) & !marks.here.load(Ordering::Acquire);
-        for at in bits(missing & marks.kept.load(Ordering::Relaxed)) {
-            let page = index as u32 * EXTENT_PAGES + at;
-            let mut read = |into: &mut [u8]| self.on.keeper.read_now(page, self.join, into);
-            if !self.give(index, extent, at, &mut read) {
-                cold.push(page);
-            }
-        }
-    }
-
-    /// A page that is on the disk alone gets the bytes that `read` puts, if it returns true. False if it has none then.
-    pub(super) fn give(
-        &self,
-        index: usize,
-        extent: &Extent,
-        at: u32,
-        read: &mut dyn FnMut(&mut [u8]) -> bool,
-    ) -> bool {
-        let one = self.reading.lock();
-        let marks = &self.marks[index];
-        let bit = 1 << at;
-        if marks.here.load(Ordering::Acquire) & bit != 0 {
-            return true;
-        }
-        if marks.kept.load(Ordering::Relaxed) & bit == 0 {
-            return false;
-        }
-        let put = |into: &mut [u8]| {
-            let is_read = read(into);
-            if !is_read {
-                into.fill(0);
-            }
-            is_read
-        };
-        if !extent.fill_page(at as usize * PAGE_BYTES, put, &one) {
-            return false;
-        }
-        self.on.residency.reads.fetch_add(1, Ordering::Relaxed);
-        self.on.residency.add(1);
-        marks.kept.fetch_and(!bit, Ordering::Relaxed);
-        marks.recent.fetch_or(bit, Ordering::Relaxed);
-        marks.here.fetch_or(bit, Ordering::Release);
-        true
     }
 
     /// The pages of a range will be written; all of them whole if `whole`, so that nothing need be read of those that lie in it.
