@@ -9,7 +9,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use staves_client::{ClientError, ErrorCode, Region};
 use staves_conformance::memory::{self, ChunkLoad};
-use staves_conformance::{Begun, Ended, Workload};
+use staves_conformance::{Begun, Ended};
 use staves_history::Record;
 use staves_history::chunk::OnChunk;
 use staves_model::CHUNK_BYTES;
@@ -81,8 +81,8 @@ impl RegionDoor {
 
 impl Door<ChunkLoad> for RegionDoor {
     async fn execute(&mut self, begun: &Begun<OnChunk>) -> Answer {
-        let body = ChunkLoad::body(begun.object, &begun.operation);
-        let action = Action::from_body(&body).expect("a body of the load's own");
+        // Not where the load has it in a bucket: the region ends before.
+        let action = memory::action(begun.object, &begun.operation);
         let answer = self.act(action).await;
         answer.unwrap_or_else(|error| Answer::error(error.code(), error.to_string()))
     }

@@ -115,41 +115,7 @@ impl Workload for ChunkLoad {
     }
 
     fn body(chunk: u64, act: &OnChunk) -> Body {
-        let chunk = in_bucket(chunk);
-        let at = |word: usize| chunk * CHUNK_BYTES + WORDS[word];
-        let action = match *act {
-            OnChunk::Read { from, to } => Action::Read {
-                offset: at(from),
-                len: (WORDS[to] + 8 - WORDS[from]) as u32,
-            },
-            ZERO => Action::Zero {
-                session: 0,
-                offset: chunk * CHUNK_BYTES,
-                len: CHUNK_BYTES as u32,
-            },
-            OnChunk::Write { from, to, value } => {
-                let words = (WORDS[to] + 8 - WORDS[from]) / 8;
-                let bytes: Vec<u8> = (0..words).flat_map(|_| value.to_le_bytes()).collect();
-                Action::Write {
-                    offset: at(from),
-                    bytes: Bytes::from(bytes),
-                }
-            }
-            OnChunk::Swap {
-                word,
-                expected,
-                new,
-            } => Action::CompareSwap {
-                offset: at(word),
-                expected,
-                new,
-            },
-            OnChunk::Add { word, by } => Action::FetchAdd {
-                offset: at(word),
-                by,
-            },
-        };
-        action.into_body(&mut BytesMut::new())
+        action(in_bucket(chunk), act).into_body(&mut BytesMut::new())
     }
 
     fn seen(act: &OnChunk, answer: &Answer) -> Option<ChunkSeen> {
@@ -194,6 +160,43 @@ pub fn record(key: String, ended: &Ended<OnChunk>) -> Record {
         call: ended.begun.called,
         returned: ended.returned,
         answer,
+    }
+}
+
+/// An operation on a chunk, as its bucket or region has it.
+pub fn action(chunk: u64, act: &OnChunk) -> Action {
+    let at = |word: usize| chunk * CHUNK_BYTES + WORDS[word];
+    match *act {
+        OnChunk::Read { from, to } => Action::Read {
+            offset: at(from),
+            len: (WORDS[to] + 8 - WORDS[from]) as u32,
+        },
+        ZERO => Action::Zero {
+            session: 0,
+            offset: chunk * CHUNK_BYTES,
+            len: CHUNK_BYTES as u32,
+        },
+        OnChunk::Write { from, to, value } => {
+            let words = (WORDS[to] + 8 - WORDS[from]) / 8;
+            let bytes: Vec<u8> = (0..words).flat_map(|_| value.to_le_bytes()).collect();
+            Action::Write {
+                offset: at(from),
+                bytes: Bytes::from(bytes),
+            }
+        }
+        OnChunk::Swap {
+            word,
+            expected,
+            new,
+        } => Action::CompareSwap {
+            offset: at(word),
+            expected,
+            new,
+        },
+        OnChunk::Add { word, by } => Action::FetchAdd {
+            offset: at(word),
+            by,
+        },
     }
 }
 
