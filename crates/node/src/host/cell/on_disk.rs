@@ -37,25 +37,9 @@ impl Cell {
 
     /// Tells the bucket of what its disk has synced. One on another disk counts other records.
     pub(crate) fn synced(self: &Arc<Self>, host: &Host, on: &NodeDisk, now: Time, records: u64) {
-        let (finished, more, wakes) = {
-            let mut state = self.lock();
-            if !state.is_on(on) {
-                return;
-            }
-            let (finished, more) = state.step(host, now, Event::Synced(records));
-            (finished, more, state.wakes())
-        };
-        if wakes {
-            host.look_after(self);
-        }
-        if more {
-            host.wake_busy(self.group);
-        }
-        Batch::finish_all(finished);
+        self.step_on(host, on, now, Event::Synced(records), |_| {});
     }
-}
 
-impl Cell {
     /// Pages that operations wait for were read: the bucket goes on with them.
     pub(crate) fn read(
         self: &Arc<Self>,
@@ -64,19 +48,31 @@ impl Cell {
         wanted: &Wanted,
         read: &[ReadPage],
     ) {
+        let give = |state: &mut CellState| {
+            let member = state.bucket.as_ref().map(|bucket| bucket.member());
+            if let Some(pages) = member.and_then(Member::pages) {
+                on.give_pages(wanted, pages, read);
+            }
+        };
+        self.step_on(host, on, host.clock.now(), Event::Tick, give);
+    }
+
+    /// Does something to the state of a bucket on a disk, and steps it in the same breath: what was given to it is here yet.
+    fn step_on(
+        self: &Arc<Self>,
+        host: &Host,
+        on: &NodeDisk,
+        now: Time,
+        event: Event,
+        first: impl FnOnce(&mut CellState),
+    ) {
         let (finished, more, wakes) = {
             let mut state = self.lock();
             if !state.is_on(on) {
                 return;
             }
-            state.unless_lost((), |state| {
-                let member = state.bucket.as_ref().map(|bucket| bucket.member());
-                if let Some(pages) = member.and_then(Member::pages) {
-                    on.give_pages(wanted, pages, read);
-                }
-            });
-            // In the same breath: what was given is here yet.
-            let (finished, more) = state.step(host, host.clock.now(), Event::Tick);
+            state.unless_lost((), first);
+            let (finished, more) = state.step(host, now, event);
             (finished, more, state.wakes())
         };
         if wakes {
