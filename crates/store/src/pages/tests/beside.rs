@@ -51,7 +51,9 @@ fn pages_that_would_be_waited_for_are_named_and_are_given_as_they_are_kept() {
     pages.zero(at(64), EXTENT);
     pages.give(66, &mut put(Some(66)));
     assert_eq!(pages.slice(at(66), 2), [0, 0]);
+    pages.give(10, &mut put(Some(10)));
+    assert_eq!(pages.slice(at(10), 2), [0, 0], "it was never written");
     let here = residency.pages();
     drop(pages);
-    assert_eq!((here, residency.pages()), (3, 0));
+    assert_eq!((here, residency.pages()), (4, 0));
 }
