@@ -53,7 +53,7 @@ impl RegionDoor {
     async fn act(&self, action: Action) -> Result<Answer, ClientError> {
         let RegionDoor(region) = self;
         Ok(match action {
-            Action::Read { offset, len } => {
+            Action::Read { offset, len, .. } => {
                 Answer::Value(region.read(offset, u64::from(len)).await?)
             }
             Action::Write { offset, bytes } | Action::Load { offset, bytes } => {
@@ -72,7 +72,12 @@ impl RegionDoor {
                 region.zero(offset, u64::from(len)).await?;
                 Answer::Ok
             }
-            Action::Put { .. } | Action::Fence { .. } | Action::Allocated { .. } => {
+            Action::Put { .. }
+            | Action::Fence { .. }
+            | Action::Allocated { .. }
+            | Action::Copy { .. }
+            | Action::Drop { .. }
+            | Action::Changed { .. } => {
                 Answer::error(ErrorCode::Unsupported, "a region is no volume")
             }
         })

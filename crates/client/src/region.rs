@@ -435,6 +435,7 @@ impl Region {
     pub async fn read_many(&self, ranges: &[(u64, u64)]) -> Result<Vec<Bytes>, ClientError> {
         let pieces = self.pieces(ranges).await?;
         let read = |piece: &Piece| Action::Read {
+            image: 0,
             offset: piece.offset,
             len: piece.len as u32,
         };
@@ -483,6 +484,7 @@ impl Region {
     pub async fn zero(&self, offset: u64, len: u64) -> Result<(), ClientError> {
         let pieces = self.pieces(&[(offset, len)]).await?;
         let zero = |piece: &Piece| Action::Zero {
+            image: 0,
             session: 0,
             offset: piece.offset,
             len: piece.len as u32,

@@ -168,10 +168,12 @@ pub fn action(chunk: u64, act: &OnChunk) -> Action {
     let at = |word: usize| chunk * CHUNK_BYTES + WORDS[word];
     match *act {
         OnChunk::Read { from, to } => Action::Read {
+            image: 0,
             offset: at(from),
             len: (WORDS[to] + 8 - WORDS[from]) as u32,
         },
         ZERO => Action::Zero {
+            image: 0,
             session: 0,
             offset: chunk * CHUNK_BYTES,
             len: CHUNK_BYTES as u32,

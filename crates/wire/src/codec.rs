@@ -396,12 +396,15 @@ pub(crate) fn check_pool(pool: &Pool) -> Result<(), &'static str> {
     if pool.holdings().is_some_and(|h| h.buckets.is_empty()) {
         return Err("a files pool has no buckets");
     }
-    let mut groups = GROUPS_MAX as u32;
-    for stretch in pool.regions().iter().flat_map(|r| &r.stretches) {
-        let left = groups.checked_sub(stretch.count);
-        groups = left.ok_or("its regions have more groups than there may be")?;
-        if stretch.first.0.checked_add(stretch.count).is_none() {
-            return Err("a region's groups have no numbers");
+    for region in pool.regions() {
+        // Images have groups that others have: each region by itself.
+        let mut groups = GROUPS_MAX as u32;
+        for stretch in &region.stretches {
+            let left = groups.checked_sub(stretch.count);
+            groups = left.ok_or("a region has more groups than there may be")?;
+            if stretch.first.0.checked_add(stretch.count).is_none() {
+                return Err("a region's groups have no numbers");
+            }
         }
     }
     Ok(())

@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 13;
+pub const VERSION_MIN: u8 = 14;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -60,7 +60,8 @@ pub const VERSION_MIN: u8 = 13;
 ///     themselves; volumes have limits: older versions cannot read the directory's log and map.
 /// 13. Data buckets of regions hold up to 1 GiB. The map says how many bytes: older versions cannot read one with others than
 ///     64 MiB, and refuse what lies beyond those.
-pub const VERSION_MAX: u8 = 13;
+/// 14. Volumes have images, snapshots and clones: operations on their bytes say which. Older versions cannot read a map that has some.
+pub const VERSION_MAX: u8 = 14;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

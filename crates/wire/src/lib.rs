@@ -22,6 +22,7 @@
 
 pub mod admin;
 pub mod cache;
+mod chunk_bits;
 mod codec;
 pub mod directory;
 pub mod encoded;
@@ -31,6 +32,7 @@ pub mod frame;
 pub mod group;
 pub mod hello;
 pub mod memory;
+mod memory_body;
 pub mod message;
 pub mod service;
 

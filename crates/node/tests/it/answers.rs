@@ -209,6 +209,7 @@ fn reads_of_a_region_are_answered_by_so_many_bytes_as_well() {
     let place = region.place(0, pool.scheme.m).expect("its first chunk");
     let read = |number| {
         let action = Action::Read {
+            image: 0,
             offset: place.offset,
             len: CHUNK_BYTES as u32,
         };

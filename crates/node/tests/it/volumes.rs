@@ -228,6 +228,7 @@ fn late_writes_are_fenced() -> Result<(), String> {
     assert_eq!(groups.len(), 4);
     for group in groups {
         let late = Action::Put {
+            image: 0,
             session: 1,
             offset: 0,
             bytes: Bytes::from_static(b"late"),

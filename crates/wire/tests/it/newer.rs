@@ -122,7 +122,16 @@ fn an_unknown_operation_of_a_service_is_refused_by_itself() {
         what: "a memory operation",
         tag: 99,
     };
-    assert_eq!(actions, [Err(unknown), Ok(Action::Fence { session: 5 })]);
+    assert_eq!(
+        actions,
+        [
+            Err(unknown),
+            Ok(Action::Fence {
+                image: 0,
+                session: 5
+            })
+        ]
+    );
 }
 
 #[test]

@@ -124,7 +124,7 @@ impl Rng {
 
 /// Kinds of operations of the cache, and of the memory service.
 const CACHE_OPS: u64 = 8;
-const MEMORY_OPS: u64 = 9;
+const MEMORY_OPS: u64 = 12;
 
 /// The number of kinds of a message that `message` makes; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
@@ -521,10 +521,49 @@ fn cache_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     }
 }
 
+fn volume_op(rng: &mut Rng, kind: u64, offset: u64) -> Action {
+    match kind {
+        5 => Action::Put {
+            image: rng.u32(),
+            session: rng.next(),
+            offset,
+            bytes: rng.bytes(60),
+        },
+        6 => Action::Zero {
+            image: rng.u32(),
+            session: rng.next(),
+            offset,
+            len: rng.u32(),
+        },
+        7 => Action::Fence {
+            image: rng.u32(),
+            session: rng.next(),
+        },
+        8 => Action::Allocated {
+            image: rng.u32(),
+            offset,
+            len: rng.u32(),
+        },
+        9 => Action::Copy {
+            of: rng.u32(),
+            session: rng.next(),
+            image: rng.u32(),
+        },
+        10 => Action::Drop { image: rng.u32() },
+        _ => Action::Changed {
+            image: rng.u32(),
+            since: rng.u32(),
+            offset,
+            len: rng.u32(),
+        },
+    }
+}
+
 fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
     let offset = rng.next();
     let action = match kind {
         0 => Action::Read {
+            image: rng.u32(),
             offset,
             len: rng.u32(),
         },
@@ -536,23 +575,7 @@ fn memory_op(rng: &mut Rng, kind: u64) -> NumberedOp {
             offset,
             bytes: rng.bytes(60),
         },
-        5 => Action::Put {
-            session: rng.next(),
-            offset,
-            bytes: rng.bytes(60),
-        },
-        6 => Action::Zero {
-            session: rng.next(),
-            offset,
-            len: rng.u32(),
-        },
-        7 => Action::Fence {
-            session: rng.next(),
-        },
-        8 => Action::Allocated {
-            offset,
-            len: rng.u32(),
-        },
+        5..=11 => volume_op(rng, kind, offset),
         2 => Action::CompareSwap {
             offset,
             expected: rng.next(),

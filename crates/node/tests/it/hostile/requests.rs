@@ -98,15 +98,25 @@ pub fn memory(groups: &[GroupId]) -> Vec<Message> {
             {
                 let actions = [
                     Action::Read {
+                        image: 0,
                         offset,
                         len: u32::MAX,
                     },
-                    Action::Read { offset, len: 0 },
+                    Action::Read {
+                        image: 0,
+                        offset,
+                        len: 0,
+                    },
                     Action::Allocated {
+                        image: 0,
                         offset,
                         len: u32::MAX,
                     },
-                    Action::Allocated { offset, len: 0 },
+                    Action::Allocated {
+                        image: 0,
+                        offset,
+                        len: 0,
+                    },
                     Action::Write {
                         offset,
                         bytes: Bytes::from_static(b"lies"),
