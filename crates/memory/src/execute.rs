@@ -1,19 +1,19 @@
 //! Operations on the bytes, and the deltas that they become.
 
-use bytes::BytesMut;
 use staves_group::Effects;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{CHUNK_BYTES, REGION_BUCKET_BYTES_MAX, Time};
 use staves_service::{BucketContext, Growth, OpHeader, Outcome};
-use staves_store::EXTENT_BYTES;
 use staves_wire::ErrorCode;
-use staves_wire::group::{Run, RunKind};
+use staves_wire::group::Run;
 use staves_wire::memory::Action;
 use staves_wire::service::Answer;
 
-use crate::chunks::run;
+use crate::chunks::{Table, run};
+use crate::edit::{Edit, WrittenChunk, edit, word};
 use crate::memory::Memory;
 use crate::places::{PagesState, Places};
+use crate::refusals::{fenced, lost, no_image, out_of_memory, out_of_places};
 use crate::{chunks, reads};
 
 /// Most extents that are requested beyond those needed now.
@@ -23,6 +23,7 @@ const AHEAD_MAX: u32 = 16;
 pub(crate) fn malformed(action: &Action) -> Option<Answer> {
     let (offset, len) = action.range();
     let word = matches!(action, Action::CompareSwap { .. } | Action::FetchAdd { .. });
+    let is_wide = matches!(action, Action::Allocated { .. } | Action::Changed { .. });
     let wrong = if len == 0 {
         "it touches 0 bytes"
     } else if offset
@@ -30,10 +31,12 @@ pub(crate) fn malformed(action: &Action) -> Option<Answer> {
         .is_none_or(|end| end > REGION_BUCKET_BYTES_MAX)
     {
         "it lies beyond the data bucket's end"
-    } else if action.chunks() > 1 && !matches!(action, Action::Allocated { .. }) {
+    } else if action.chunks() > 1 && !is_wide {
         "it leaves its chunk"
     } else if word && !offset.is_multiple_of(8) {
         "its word does not begin at a multiple of 8"
+    } else if matches!(action, Action::Copy { of, image, .. } if *image == 0 || of == image) {
+        "a copy has a number of its own, which is not 0"
     } else {
         return None;
     };
@@ -60,50 +63,106 @@ impl Memory {
         if action.is_write() && is_lost {
             return Outcome::at_once(lost());
         }
-        if let Some(lacking) = lacks(context, now, chunks::table_of(0, 0), effects) {
+        if let Some(lacking) = lacks(context, now, chunks::FIRST.run(0, 0), effects) {
+            return lacking;
+        }
+        let table = table_of(context, action.image());
+        let copy = table.filter(|table| *table != chunks::FIRST);
+        if let Some(lacking) = copy.and_then(|t| lacks(context, now, t.run(0, 0), effects)) {
             return lacking;
         }
         let before = PagesState::of(context.member());
-        let session = session(context);
+        let session = session(context, table);
         let outcome = match action {
+            Action::Drop { image } => self.drop_image(context, now, header, *image, effects),
             _ if action.is_write()
                 && action.session() < session
                 && !planted(Mutant::OldSessionWrites) =>
             {
                 context.record(header, fenced(action, session), context.member().last())
             }
-            Action::Fence { .. } => update(context, now, header, action, Edit::default(), effects),
-            _ => self.at_chunks(context, now, header, action, effects),
+            Action::Copy { image, .. } => {
+                self.copy_image(context, now, header, (action, table), *image, effects)
+            }
+            Action::Fence { .. } => self.fence(context, now, header, (action, table), effects),
+            _ => self.at_chunks(context, now, header, (action, table), effects),
         };
         self.places.keep_up(before, context.member());
         outcome
     }
 
-    /// Executes an operation on chunks. The head of their table is here.
+    /// Lets a session of an image write, and no earlier one. An image that has nothing here yet gets its table.
+    fn fence(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        header: &OpHeader,
+        (action, table): (&Action, Option<Table>),
+        effects: &mut Effects,
+    ) -> Outcome {
+        match table {
+            Some(table) => {
+                let edit = Edit::default();
+                update(context, now, header, (action, table), edit, effects)
+            }
+            None => self.begin_image(context, now, header, (action, action.image()), effects),
+        }
+    }
+
+    /// Executes an operation on chunks. The heads of the first table and of the image's are here.
     fn at_chunks(
         &mut self,
         context: &mut BucketContext,
         now: Time,
         header: &OpHeader,
-        action: &Action,
+        (action, table): (&Action, Option<Table>),
         effects: &mut Effects,
     ) -> Outcome {
         let (offset, len) = action.range();
         let chunk = chunks::chunk_of(offset);
-        let entries = chunks::table_of(chunk, chunks::chunk_of(offset + len - 1));
-        if let Some(lacking) = lacks(context, now, entries, effects) {
+        let last = chunks::chunk_of(offset + len - 1);
+        let entries = |table: Table| table.run(chunk, last);
+        if let Some(lacking) = table.and_then(|t| lacks(context, now, entries(t), effects)) {
             return lacking;
         }
-        if let Action::Allocated { .. } = action {
-            return self.allocated(context, now, action);
-        }
-        let place = place_of(context, chunk);
-        let bytes = place.map(|place| run(chunks::at(place, offset), len));
-        if let Some(lacking) = bytes.and_then(|run| lacks(context, now, run, effects)) {
-            return lacking;
-        }
-        if bytes.is_some_and(|run| context.fetches(run, overwrites(action), effects)) {
-            return Outcome::Blocked { starved: false };
+        let table = match (action, table) {
+            (Action::Allocated { .. }, _) => return self.allocated(context, now, action, table),
+            (Action::Changed { since, .. }, _) => {
+                let since = table_of(context, *since);
+                if let Some(lacking) = since.and_then(|t| lacks(context, now, entries(t), effects))
+                {
+                    return lacking;
+                }
+                return self.changed(context, now, action, (table, since));
+            }
+            (Action::Read { .. }, None) => return self.read(context, now, None, offset, len),
+            (_, None) => {
+                let gone = no_image(action.image());
+                return context.record(header, gone, context.member().last());
+            }
+            (_, Some(table)) => table,
+        };
+        self.at_chunk(context, now, header, (action, table), effects)
+    }
+
+    /// Executes an operation on a chunk whose entry in its table is here.
+    fn at_chunk(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        header: &OpHeader,
+        (action, table): (&Action, Table),
+        effects: &mut Effects,
+    ) -> Outcome {
+        let (offset, len) = action.range();
+        let chunk = chunks::chunk_of(offset);
+        let place = place_of(context, table, chunk);
+        let is_shared = match self.shares(context, now, (action, place), effects) {
+            Ok(is_shared) => is_shared,
+            Err(lacking) => return lacking,
+        };
+        if let Some(waits) = waits_for(context, now, (action, place, is_shared), effects) {
+            return waits;
         }
         match action {
             Action::Read { .. } => return self.read(context, now, place, offset, len),
@@ -113,24 +172,76 @@ impl Memory {
             }
             _ => {}
         }
-        if may_move(action, place) {
-            // Which places are free is in all of the table.
-            if let Some(lacking) = lacks(context, now, chunks::whole_table(), effects) {
+        if is_shared || may_move(action, place) {
+            // Which places are free is in all of the tables.
+            if let Some(lacking) = lacks_tables(context, now, effects) {
                 return lacking;
             }
             self.places.follow(context.member());
         }
-        let edit = edit(context, &self.places, place, action);
+        let at = WrittenChunk {
+            table,
+            place,
+            is_shared,
+        };
+        let edit = edit(context, &self.places, at, action);
+        let Some(edit) = edit else {
+            return context.record(header, out_of_places(), context.member().last());
+        };
         self.freed |= matches!(action, Action::Zero { .. }) && place.is_some();
         let moves = edit.moves;
-        let outcome = update(context, now, header, action, edit, effects);
+        let outcome = update(context, now, header, (action, table), edit, effects);
         if let (true, Outcome::Answer { seq, .. }) = (moves, &outcome) {
             context.wrote(reads::of_chunk(chunk), *seq);
-            self.places.moved(place, place_of(context, chunk));
+            self.places.moved(place, place_of(context, table, chunk));
         }
         self.stats.writes += u64::from(matches!(outcome, Outcome::Answer { .. }));
         outcome
     }
+
+    /// True if a write finds its chunk in a place that other images have, too.
+    fn shares(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        (action, place): (&Action, Option<u16>),
+        effects: &mut Effects,
+    ) -> Result<bool, Outcome> {
+        let Some(place) = place.filter(|_| action.is_write()) else {
+            return Ok(false);
+        };
+        let pages = context.member().table();
+        if pages.is_none_or(|pages| chunks::images(pages).next().is_none()) {
+            return Ok(false);
+        }
+        if let Some(lacking) = lacks_tables(context, now, effects) {
+            return Err(lacking);
+        }
+        self.places.follow(context.member());
+        Ok(self.places.is_shared(place) && !planted(Mutant::SharedPlaceOverwritten))
+    }
+}
+
+/// The outcome where bytes are still to come that an operation reads or keeps.
+fn waits_for(
+    context: &mut BucketContext,
+    now: Time,
+    (action, place, is_shared): (&Action, Option<u16>, bool),
+    effects: &mut Effects,
+) -> Option<Outcome> {
+    let ((offset, len), place) = (action.range(), place?);
+    let overwrites = overwrites(action);
+    // Of a place that others have, all is copied that is not overwritten.
+    let (run, overwrites) = match is_shared {
+        true if overwrites && len == CHUNK_BYTES => return None,
+        true => (chunks::of_place(place), false),
+        false => (run(chunks::at(place, offset), len), overwrites),
+    };
+    if let Some(lacking) = lacks(context, now, run, effects) {
+        return Some(lacking);
+    }
+    let fetches = context.fetches(run, overwrites, effects);
+    fetches.then_some(Outcome::Blocked { starved: false })
 }
 
 /// True if nothing of the bytes that it touches matters to it.
@@ -160,10 +271,29 @@ fn lacks(
     )
 }
 
+/// As [`lacks`], for all tables of the bucket. The head of the first is here.
+pub(crate) fn lacks_tables(
+    context: &mut BucketContext,
+    now: Time,
+    effects: &mut Effects,
+) -> Option<Outcome> {
+    let pages = context.member().table()?;
+    let tables: Vec<Table> = chunks::tables(pages).collect();
+    let mut lacking = None;
+    for table in tables {
+        lacking = lacks(context, now, table.whole(), effects).or(lacking);
+    }
+    lacking
+}
+
+/// The table of an image. The head of the first is here.
+fn table_of(context: &BucketContext, image: u32) -> Option<Table> {
+    Table::of(context.member().table()?, image)
+}
+
 /// The place of a chunk. Its page of the table is here.
-fn place_of(context: &BucketContext, chunk: u32) -> Option<u16> {
-    let table = context.member().table()?;
-    chunks::place_of(table, chunk)
+fn place_of(context: &BucketContext, table: Table, chunk: u32) -> Option<u16> {
+    table.place_of(context.member().table()?, chunk)
 }
 
 /// True if an operation gives its chunk a place, or takes it away.
@@ -174,20 +304,12 @@ fn may_move(action: &Action, place: Option<u16>) -> bool {
     }
 }
 
-fn word(context: &BucketContext, place: Option<u16>, offset: u64) -> u64 {
-    let (Some(place), Some(pages)) = (place, context.member().pages()) else {
-        return 0;
-    };
-    let word = pages.slice(chunks::at(place, offset), 8);
-    u64::from_le_bytes(word.try_into().expect("a slice of eight"))
-}
-
 /// Gives back what a bucket has reserved beyond its last place, once bytes were zeroed.
 pub(crate) fn give_back(context: &mut BucketContext, places: &mut Places) {
     let member = context.member();
     let Some(pages) = member
         .pages()
-        .filter(|_| member.table().is_some_and(chunks::is_here))
+        .filter(|_| member.table().is_some_and(chunks::are_here))
     else {
         return;
     };
@@ -198,119 +320,18 @@ pub(crate) fn give_back(context: &mut BucketContext, places: &mut Places) {
     }
 }
 
-/// The change that an operation makes of the pages.
-struct Edit {
-    runs: Vec<Run>,
-    bytes: BytesMut,
-    /// The highest place that it writes to.
-    place: u16,
-    /// That place was free.
-    is_new: bool,
-    /// The chunk has another place then, or none.
-    moves: bool,
-    answer: Answer,
-}
-
-impl Default for Edit {
-    /// Nothing, answered with `Ok`.
-    fn default() -> Edit {
-        Edit {
-            runs: Vec::with_capacity(3),
-            bytes: BytesMut::new(),
-            place: 0,
-            is_new: false,
-            moves: false,
-            answer: Answer::Ok,
-        }
-    }
-}
-
-impl Edit {
-    fn push(&mut self, run: Run, bytes: &[u8]) {
-        self.runs.push(run);
-        self.bytes.extend_from_slice(bytes);
-    }
-}
-
-/// The change that a write makes, where nothing hinders it.
-fn edit(context: &BucketContext, places: &Places, place: Option<u16>, action: &Action) -> Edit {
-    let (offset, len) = action.range();
-    let of_word = |new: u64| {
-        let old = Answer::Int(word(context, place, offset) as i64);
-        put(places, place, offset, &new.to_le_bytes(), old)
-    };
-    match action {
-        Action::Read { .. } | Action::Allocated { .. } | Action::Fence { .. } => Edit::default(),
-        Action::Write { bytes, .. } | Action::Load { bytes, .. } | Action::Put { bytes, .. } => {
-            put(places, place, offset, bytes, Answer::Ok)
-        }
-        Action::Zero { .. } => zero(places, place, offset, len),
-        Action::CompareSwap { new, .. } => of_word(*new),
-        Action::FetchAdd { by, .. } => of_word(word(context, place, offset).wrapping_add(*by)),
-    }
-}
-
-/// The bytes, and the chunk's place if it has none yet.
-fn put(places: &Places, place: Option<u16>, offset: u64, bytes: &[u8], answer: Answer) -> Edit {
-    let mut edit = Edit {
-        bytes: BytesMut::with_capacity(bytes.len() + 16),
-        place: place.unwrap_or_else(|| places.lowest_free()),
-        is_new: place.is_none(),
-        moves: place.is_none(),
-        answer,
-        ..Edit::default()
-    };
-    if edit.is_new {
-        let (run, entry) = chunks::entry(chunks::chunk_of(offset), edit.place);
-        edit.push(run, &entry);
-    }
-    let target = run(chunks::at(edit.place, offset), bytes.len() as u64);
-    edit.push(target, bytes);
-    edit
-}
-
-/// Zeroes in the place of a chunk. Of a whole chunk the place is free then, and with the last one its extent.
-fn zero(places: &Places, place: Option<u16>, offset: u64, len: u64) -> Edit {
-    let mut edit = Edit::default();
-    let Some(place) = place else {
-        return edit;
-    };
-    edit.place = place;
-    let mut target = run(chunks::at(place, offset), len);
-    if len == CHUNK_BYTES {
-        let (run, entry) = chunks::entry(chunks::chunk_of(offset), 0);
-        edit.push(run, &entry);
-        edit.moves = true;
-        if let Some(extent) = places.extent_of_last(place) {
-            target = Run {
-                offset: extent,
-                len: EXTENT_BYTES as u32,
-                kind: RunKind::Zero,
-            };
-        }
-    }
-    if len == CHUNK_BYTES && planted(Mutant::FreedNotZeroed) {
-        return edit;
-    }
-    if target.kind == RunKind::Bytes {
-        edit.bytes.resize(edit.bytes.len() + len as usize, 0);
-    }
-    edit.runs.push(target);
-    edit
-}
-
-/// Makes one delta of an edit, and of the operation's session if that is newer than what the bucket knows. Nothing has
+/// Makes one delta of an edit, and of the operation's session if that is newer than what the image knows. Nothing has
 /// changed if it stops.
-fn update(
+pub(crate) fn update(
     context: &mut BucketContext,
     now: Time,
     header: &OpHeader,
-    action: &Action,
+    (action, table): (&Action, Table),
     mut edit: Edit,
     effects: &mut Effects,
 ) -> Outcome {
-    if action.session() > session(context) {
-        let (run, entry) = chunks::session_entry(action.session());
+    if action.session() > session(context, Some(table)) {
+        let (run, entry) = table.session_entry(action.session());
         edit.push(run, &entry);
     }
     if edit.runs.is_empty() {
@@ -341,9 +362,12 @@ fn update(
     }
 }
 
-/// The session that may write to the bucket.
-fn session(context: &BucketContext) -> u64 {
-    context.member().pages().map_or(0, chunks::session)
+/// The session that may write to an image; 0 if it has nothing here.
+fn session(context: &BucketContext, table: Option<Table>) -> u64 {
+    let pages = context.member().table();
+    table
+        .zip(pages)
+        .map_or(0, |(table, pages)| table.session(pages))
 }
 
 /// Requests so many extents in all, and some more.
@@ -355,28 +379,4 @@ fn grow(context: &mut BucketContext, now: Time, need: u32) -> Growth {
 /// An eighth more, so that a long write need not wait for each.
 fn with_ahead(extents: u32) -> u32 {
     extents + (extents / 8).clamp(1, AHEAD_MAX)
-}
-
-pub(crate) fn lost() -> Answer {
-    Answer::error(
-        ErrorCode::Lost,
-        "the group is lost: more of its nodes failed than its scheme bears",
-    )
-}
-
-fn fenced(action: &Action, session: u64) -> Answer {
-    let text = match action.session() {
-        0 => "these bytes are a volume's: they are written through NBD".to_owned(),
-        old => format!(
-            "session {old} of the volume has ended: session {session} writes to it now, and this was not done; connect again"
-        ),
-    };
-    Answer::error(ErrorCode::Fenced, text)
-}
-
-fn out_of_memory() -> Answer {
-    Answer::error(
-        ErrorCode::OutOfMemory,
-        "the pool's memory is used up on a node that holds these bytes: delete a region, or give the pool more with 'staves pool set NAME --memory SIZE'",
-    )
 }

@@ -9,20 +9,25 @@
 //! A door submits an operation to the [`Bucket`]. `chunks` says where the chunk lies in the bucket's pages;
 //! a write to a chunk that has no place yet takes the next one, in the same delta; `places` knows which that is.
 //!
-//! **Invariants.** A chunk has at most one place and a place at most one chunk; places are taken in
+//! **Invariants.** A chunk of an image has at most one place, and a place at most one chunk, in any number of images; what several images have is
+//! never written to. Places are taken in
 //! order, so that data buckets of a group that hold much take up as many extents at parity as the
 //! fullest of them.
 //!
-//! **Layout.** `chunks`: where chunks lie, drawn. `execute`: what operations do; `reads`: those that change nothing. `memory`: the service.
+//! **Layout.** `chunks`: where chunks lie, drawn. `execute`: what operations do, and `edit`: the changes of pages that they become; `reads`: those that change nothing; `images`: snapshots and clones.
+//! `memory`: the service.
 //!
 //! **Not here.** The bucket around the service (`staves-service`), which bucket a byte is in
 //! (`staves-model`), regions and how they are cut into operations (`staves-client`).
 
 mod chunks;
+mod edit;
 mod execute;
+mod images;
 mod memory;
 mod places;
 mod reads;
+mod refusals;
 
 pub use memory::{Memory, Stats};
 

@@ -1,6 +1,6 @@
 //! Memory as a service on groups.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use staves_group::Member;
 use staves_model::{BUCKET_CHUNKS_MAX, CHUNK_BYTES, PAGE_BYTES, ServiceId, Time};
@@ -41,11 +41,23 @@ impl Memory {
         self.stats
     }
 
-    /// Bytes of the chunks that were ever written, as far as a serving member knows.
+    /// Bytes of the chunks that were ever written, of all images, as far as a serving member knows; what several have counts once.
     pub fn written_bytes(member: &Member) -> u64 {
         let table = member.table().filter(|_| member.serving());
-        let chunks = table.map_or(0, |table| chunks::taken(table).count());
-        chunks as u64 * staves_model::CHUNK_BYTES
+        let Some(pages) = table.filter(|pages| pages.is_here(chunks::HEAD_PAGE)) else {
+            return 0;
+        };
+        let places = match chunks::images(pages).next() {
+            None => chunks::FIRST.taken(pages).count(),
+            Some(_) => {
+                let places = chunks::tables(pages).flat_map(|table| table.taken(pages));
+                places
+                    .map(|(_, place)| place)
+                    .collect::<BTreeSet<u16>>()
+                    .len()
+            }
+        };
+        places as u64 * CHUNK_BYTES
     }
 }
 
@@ -96,7 +108,7 @@ impl Service for Memory {
     fn answer_bytes(&self, _member: &Member, op: &Action) -> usize {
         match op {
             Action::Read { len, .. } => *len as usize,
-            Action::Allocated { .. } => ChunkBits::bytes_of(op.chunks()),
+            Action::Allocated { .. } | Action::Changed { .. } => ChunkBits::bytes_of(op.chunks()),
             _ => 0,
         }
     }
@@ -130,24 +142,30 @@ impl Service for Memory {
         }
     }
 
-    /// Each place is taken once, and one that is free is all zeroes.
+    /// Each place is that of one chunk, in whatever images, and one that is free is all zeroes.
     fn check(&self, member: &Member, serving: bool) -> Result<(), String> {
         let table = member.table().filter(|_| serving);
-        let Some(table) = table.filter(|table| chunks::is_here(table)) else {
+        let Some(table) = table.filter(|table| chunks::are_here(table)) else {
             return Ok(());
         };
         self.places.check(member, table)?;
-        let mut seen = BTreeSet::new();
-        for (chunk, place) in chunks::taken(table) {
-            if u32::from(place) > BUCKET_CHUNKS_MAX || !seen.insert(place) {
+        let mut seen: BTreeMap<u16, u32> = BTreeMap::new();
+        for of in chunks::tables(table) {
+            if seen.insert(of.place(), BUCKET_CHUNKS_MAX).is_some() {
+                let place = of.place();
+                return Err(format!("place {place} has a table, and something else"));
+            }
+        }
+        for (chunk, place) in chunks::tables(table).flat_map(|of| of.taken(table)) {
+            if *seen.entry(place).or_insert(chunk) != chunk {
                 return Err(format!(
-                    "chunk {chunk} has place {place}, which another has or none may"
+                    "chunk {chunk} has place {place}, which another has"
                 ));
             }
         }
         let pages = table.pages();
         let end = pages.end_page() as u64 * PAGE_BYTES as u64 / CHUNK_BYTES;
-        let free = (1..end).filter(|place| !seen.contains(&(*place as u16)));
+        let free = (1..end).filter(|place| !seen.contains_key(&(*place as u16)));
         for place in free {
             let bytes = pages.slice(place * CHUNK_BYTES, CHUNK_BYTES as usize);
             let is_here = |page: u64| table.is_here(page as u32);

@@ -1,20 +1,21 @@
-//! The places of a bucket that chunks have, so that a first write need not look through the whole table for a free one.
+//! The places of a bucket that chunks have, so that a first write need not look through the whole table for a free one, nor a write where
+//! there are images through all tables for others that have its place.
 //!
-//! They are made of the table of chunks, and kept up with the changes that this bucket makes of it. Whatever else changes pages
-//! is another epoch, other pages, or a delta of which this index does not know: then it is made of the table anew.
+//! They are made of the tables of chunks, and kept up with the changes that this bucket makes of them. Whatever else changes pages
+//! is another epoch, other pages, or a delta of which this index does not know: then it is made of the tables anew.
 
 use staves_group::{Member, PageTable};
-use staves_model::{BUCKET_CHUNKS_MAX, CHUNK_BYTES, Epoch};
+use staves_model::{CHUNK_BYTES, Epoch};
 use staves_store::EXTENT_BYTES;
 
 use crate::chunks;
 
 /// Places of one extent.
 const EXTENT_PLACES: u16 = (EXTENT_BYTES as u64 / CHUNK_BYTES) as u16;
-// A chunk never lies in two extents, nor do the places of an extent in two words.
+// A chunk never lies in two extents.
 const _: () = assert!((EXTENT_BYTES as u64).is_multiple_of(CHUNK_BYTES));
-const _: () = assert!(u64::BITS.is_multiple_of(EXTENT_PLACES as u32));
-const WORDS: usize = BUCKET_CHUNKS_MAX as usize / u64::BITS as usize + 1;
+// Each image has a place at most once, and its table one.
+const _: () = assert!(chunks::IMAGES_MAX + 2 < u8::MAX as usize);
 
 /// The state of a bucket's pages: no two of them have the same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,29 +36,34 @@ impl PagesState {
     }
 }
 
-/// A bit for each place: set if a chunk has it, and for place 0, which the table has.
+/// The number of tables that have each place, up to the highest that any has; and 1 for a place that a table lies in.
 #[derive(Clone, Default)]
 pub(crate) struct Places {
     of: Option<PagesState>,
-    taken: Vec<u64>,
+    users: Vec<u8>,
+    /// All places below are taken.
+    taken_below: u16,
 }
 
 impl Places {
-    /// The places that the table gives away. All of it must be here.
-    fn of_table(table: &PageTable) -> Vec<u64> {
-        let mut taken = vec![0; WORDS];
-        taken[0] = 1;
-        for (_, place) in chunks::taken(table) {
-            set(&mut taken, place, true);
+    /// The places that the tables give away. All of them must be here.
+    fn of_tables(pages: &PageTable) -> Vec<u8> {
+        let mut users = Vec::new();
+        for table in chunks::tables(pages) {
+            add(&mut users, table.place(), 1);
+            for (_, place) in table.taken(pages) {
+                add(&mut users, place, 1);
+            }
         }
-        taken
+        users
     }
 
-    /// Makes them anew, if the pages are others than those they are of. All of the table must be here.
+    /// Makes them anew, if the pages are others than those they are of. All of the tables must be here.
     pub(crate) fn follow(&mut self, member: &Member) {
         let now = PagesState::of(member);
-        if let Some(table) = member.table().filter(|_| self.of != now || now.is_none()) {
-            self.taken = Places::of_table(table);
+        if let Some(pages) = member.table().filter(|_| self.of != now || now.is_none()) {
+            self.users = Places::of_tables(pages);
+            self.taken_below = 0;
             self.of = now;
         }
     }
@@ -69,62 +75,76 @@ impl Places {
         }
     }
 
-    /// A chunk had one place, and has another one.
+    /// A table has another place for a chunk than before.
     pub(crate) fn moved(&mut self, from: Option<u16>, to: Option<u16>) {
-        for (place, is_taken) in [(from, false), (to, true)] {
-            if let Some(place) = place {
-                set(&mut self.taken, place, is_taken);
+        if let Some(from) = from {
+            add(&mut self.users, from, -1);
+            if self.users[usize::from(from)] == 0 {
+                self.taken_below = self.taken_below.min(from);
             }
+        }
+        if let Some(to) = to {
+            add(&mut self.users, to, 1);
+            self.taken_below = self.lowest_free(0).unwrap_or(chunks::PLACE_MAX);
         }
     }
 
-    /// The lowest that no chunk has.
-    pub(crate) fn lowest_free(&self) -> u16 {
-        let mut words = self.taken.iter().enumerate();
-        let free = words.find(|(_, word)| **word != u64::MAX);
-        // A chunk that has none leaves one.
-        free.map_or(BUCKET_CHUNKS_MAX as u16, |(at, word)| {
-            (at as u32 * u64::BITS + word.trailing_ones()) as u16
-        })
+    /// The pages are others in a way that `moved` cannot say: the places are made anew when they are next asked for.
+    pub(crate) fn forget(&mut self) {
+        self.of = None;
+    }
+
+    /// The lowest place from `from` on that no table has; `None` if all are taken.
+    pub(crate) fn lowest_free(&self, from: u16) -> Option<u16> {
+        let from = usize::from(from.max(self.taken_below));
+        let known = self.users.iter().skip(from);
+        let free = from + known.take_while(|users| **users != 0).count();
+        u16::try_from(free).ok()
+    }
+
+    /// True if several tables have a place: nothing is written to it.
+    pub(crate) fn is_shared(&self, place: u16) -> bool {
+        let users = self.users.get(usize::from(place));
+        users.is_some_and(|users| *users > 1)
     }
 
     /// The highest that a chunk has; 0 for none.
     pub(crate) fn highest(&self) -> u16 {
-        let word = self.taken.iter().rposition(|word| *word != 0);
-        word.map_or(0, |at| {
-            (at as u32 * u64::BITS + self.taken[at].ilog2()) as u16
-        })
+        let highest = self.users.iter().rposition(|users| *users != 0);
+        highest.unwrap_or(0) as u16
     }
 
-    /// The extent of a place, if that place is the only one in it that is taken.
+    /// The extent of a place, if that place is the only one in it that is taken, and by one table.
     pub(crate) fn extent_of_last(&self, place: u16) -> Option<u64> {
-        let extent = place / EXTENT_PLACES;
-        let first = u32::from(extent * EXTENT_PLACES);
-        let word = self.taken.get((first / u64::BITS) as usize)?;
-        let of_extent = word >> (first % u64::BITS) & ((1 << EXTENT_PLACES) - 1);
-        let is_last = of_extent == 1 << (place % EXTENT_PLACES);
-        // The first extent has the table.
-        (extent > 0 && is_last).then(|| u64::from(extent) * EXTENT_BYTES as u64)
+        self.extent_of(place, 1)
     }
 
-    /// Checks that they are those of the table, if they are of the present pages.
-    pub(crate) fn check(&self, member: &Member, table: &PageTable) -> Result<(), String> {
+    /// The extent of some places of it, if they are all that are taken in it, each by one table.
+    pub(crate) fn extent_of(&self, place: u16, count: usize) -> Option<u64> {
+        let extent = place / EXTENT_PLACES;
+        let first = usize::from(extent * EXTENT_PLACES);
+        let of_extent = self.users.iter().skip(first).take(EXTENT_PLACES.into());
+        let users: usize = of_extent.map(|users| usize::from(*users)).sum();
+        // The first extent has the first table.
+        (extent > 0 && users == count).then(|| u64::from(extent) * EXTENT_BYTES as u64)
+    }
+
+    /// Checks that they are those of the tables, if they are of the present pages.
+    pub(crate) fn check(&self, member: &Member, pages: &PageTable) -> Result<(), String> {
         let is_present = self.of.is_some() && self.of == PagesState::of(member);
-        match is_present && self.taken != Places::of_table(table) {
-            true => Err("the index of places is not what the table of chunks says".into()),
+        let known = |users: &[u8]| users.iter().rposition(|u| *u != 0).map_or(0, |at| at + 1);
+        let anew = Places::of_tables(pages);
+        match is_present && self.users[..known(&self.users)] != anew[..known(&anew)] {
+            true => Err("the index of places is not what the tables of chunks say".into()),
             false => Ok(()),
         }
     }
 }
 
-// A place that none may have is not kept.
-fn set(taken: &mut [u64], place: u16, is_taken: bool) {
-    let place = u32::from(place);
-    if let Some(word) = taken.get_mut((place / u64::BITS) as usize) {
-        let bit = 1 << (place % u64::BITS);
-        match is_taken {
-            true => *word |= bit,
-            false => *word &= !bit,
-        }
+fn add(users: &mut Vec<u8>, place: u16, count: i8) {
+    let at = usize::from(place);
+    if users.len() <= at {
+        users.resize(at + 1, 0);
     }
+    users[at] = users[at].saturating_add_signed(count);
 }

@@ -4,15 +4,16 @@
 //! takes back what was seen.
 
 use bytes::Bytes;
-use staves_group::{Member, ReadError};
+use staves_group::{Member, PageTable, ReadError};
 use staves_model::Time;
 use staves_model::mutant::{Mutant, planted};
 use staves_service::{BucketContext, KeyHash, Outcome, Refused};
 use staves_wire::memory::{Action, ChunkBits};
 use staves_wire::service::Answer;
 
+use crate::chunks::Table;
 use crate::memory::Memory;
-use crate::{chunks, execute};
+use crate::{chunks, refusals};
 
 impl Memory {
     /// The bytes of a range in one chunk, which has this place; what is in the place is here.
@@ -44,12 +45,42 @@ impl Memory {
         }
     }
 
-    /// The chunks of a range that have places. Their pages of the table are here.
+    /// The chunks of a range that have places in an image. Their pages of the table are here.
     pub(crate) fn allocated(
         &mut self,
         context: &BucketContext,
         now: Time,
         action: &Action,
+        table: Option<Table>,
+    ) -> Outcome {
+        self.chunk_bits(context, now, action, |pages, chunk| {
+            table
+                .and_then(|table| table.place_of(pages, chunk))
+                .is_some()
+        })
+    }
+
+    /// The chunks of a range whose places in two images are not the same. Their pages of both tables are here.
+    pub(crate) fn changed(
+        &mut self,
+        context: &BucketContext,
+        now: Time,
+        action: &Action,
+        (image, since): (Option<Table>, Option<Table>),
+    ) -> Outcome {
+        self.chunk_bits(context, now, action, |pages, chunk| {
+            let place = |table: Option<Table>| table.and_then(|t| t.place_of(pages, chunk));
+            place(image) != place(since)
+        })
+    }
+
+    /// A bit for each chunk of a range.
+    fn chunk_bits(
+        &mut self,
+        context: &BucketContext,
+        now: Time,
+        action: &Action,
+        bit: impl Fn(&PageTable, u32) -> bool,
     ) -> Outcome {
         let member = context.member();
         if let Err(error) = may_read(member, now) {
@@ -60,8 +91,7 @@ impl Memory {
         let mut placed = 0;
         for (index, chunk) in (0..action.chunks()).zip(first..) {
             placed = placed.max(placed_by(context, chunk));
-            let has_place = |table| chunks::place_of(table, chunk).is_some();
-            if member.table().is_some_and(has_place) {
+            if member.table().is_some_and(|pages| bit(pages, chunk)) {
                 bits.set(index);
             }
         }
@@ -92,7 +122,7 @@ fn placed_by(context: &BucketContext, chunk: u32) -> u64 {
 fn unread(error: ReadError) -> Outcome {
     match error {
         ReadError::Missing { .. } | ReadError::NoLease => Outcome::Blocked { starved: false },
-        ReadError::Lost => Outcome::at_once(execute::lost()),
+        ReadError::Lost => Outcome::at_once(refusals::lost()),
         ReadError::NotServing => Outcome::Refuse(Refused::NotServing),
     }
 }

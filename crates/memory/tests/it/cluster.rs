@@ -72,7 +72,15 @@ impl Cluster {
     }
 
     pub fn read(&mut self, slot: u8, offset: u64, len: u32) -> Bytes {
-        match self.run(slot, None, &Action::Read { offset, len }) {
+        match self.run(
+            slot,
+            None,
+            &Action::Read {
+                image: 0,
+                offset,
+                len,
+            },
+        ) {
             Answer::Value(bytes) => bytes,
             other => panic!("a read is answered {other:?}"),
         }

@@ -43,12 +43,21 @@ fn a_write_is_answered_once_parity_has_it_and_a_read_waits_for_it() {
         let mut c = Cluster::new(m, k, usize::from(m + k), PLENTY);
         c.write(0, 0, b"before");
         let token = c.submit(0, None, &write(0, b"after!"));
-        let read = c.submit(0, None, &Action::Read { offset: 3, len: 2 });
+        let read = c.submit(
+            0,
+            None,
+            &Action::Read {
+                image: 0,
+                offset: 3,
+                len: 2,
+            },
+        );
         assert!(c.answers.is_empty(), "{m}+{k}: nobody has it yet");
         let other = c.submit(
             0,
             None,
             &Action::Read {
+                image: 0,
                 offset: 8192,
                 len: 1,
             },
@@ -67,7 +76,11 @@ fn a_write_is_answered_once_parity_has_it_and_a_read_waits_for_it() {
 #[test]
 fn a_read_that_would_wait_as_a_copy_without_memory_is_refused() {
     let mut c = Cluster::new(2, 1, 3, PLENTY);
-    let large = |len| Action::Read { offset: 0, len };
+    let large = |len| Action::Read {
+        image: 0,
+        offset: 0,
+        len,
+    };
     c.write(0, 0, b"a place");
     let token = c.submit(0, None, &write(0, &[7; 8192]));
     c.value_bytes_max = Some(8000);
@@ -94,7 +107,15 @@ fn a_read_needs_a_lease_and_ends_by_its_deadline() {
     c.no_lease = true;
     c.cut_off = vec![2];
     c.ticks(40);
-    let answer = c.run(0, None, &Action::Read { offset: 0, len: 1 });
+    let answer = c.run(
+        0,
+        None,
+        &Action::Read {
+            image: 0,
+            offset: 0,
+            len: 1,
+        },
+    );
     assert_eq!(
         code(&answer),
         Some(ErrorCode::NotServing),
@@ -127,13 +148,19 @@ fn bad_requests_get_one_clear_error_and_change_nothing() {
     let mut c = Cluster::new(2, 1, 3, PLENTY);
     let end = REGION_BUCKET_BYTES_MAX;
     let bad = [
-        Action::Read { offset: 0, len: 0 },
+        Action::Read {
+            image: 0,
+            offset: 0,
+            len: 0,
+        },
         write(0, b""),
         Action::Read {
+            image: 0,
             offset: end - 1,
             len: 2,
         },
         Action::Read {
+            image: 0,
             offset: u64::MAX,
             len: 8,
         },

@@ -2,6 +2,8 @@
 
 mod cluster;
 mod conformance;
+mod image_model;
+mod images;
 mod machine;
 mod recovery;
 mod volumes;

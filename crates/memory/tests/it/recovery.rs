@@ -35,13 +35,22 @@ fn h6_pages_that_are_asked_for_are_rebuilt_first() {
         0,
         None,
         &Action::Read {
+            image: 0,
             offset: 11 * CHUNK_BYTES + 39_990,
             len: 20,
         },
     );
     c.deliver();
     assert!(!c.answers.contains_key(&token), "no page has come");
-    let untouched = c.submit(1, None, &Action::Read { offset: 0, len: 4 });
+    let untouched = c.submit(
+        1,
+        None,
+        &Action::Read {
+            image: 0,
+            offset: 0,
+            len: 4,
+        },
+    );
     assert!(
         c.answers.contains_key(&untouched),
         "the other data bucket goes on"
@@ -81,7 +90,15 @@ fn h6_pages_that_are_asked_for_are_rebuilt_first() {
 #[test]
 fn h6_who_waits_for_a_page_waits_no_longer_than_the_deadline() {
     let mut c = losing_the_first();
-    let read = c.submit(0, None, &Action::Read { offset: 7, len: 1 });
+    let read = c.submit(
+        0,
+        None,
+        &Action::Read {
+            image: 0,
+            offset: 7,
+            len: 1,
+        },
+    );
     let write = c.submit(0, Some(1), &write(7, b"x"));
     for token in [read, write] {
         // Neither has begun.
@@ -159,6 +176,7 @@ fn a_read_of_what_was_never_written_in_a_lost_group_is_told_so() {
     c.cut_off = vec![1, 2];
     c.ticks(60);
     let read = Action::Read {
+        image: 0,
         offset: 9 * CHUNK_BYTES,
         len: 4,
     };
@@ -178,7 +196,11 @@ fn a_read_of_what_was_never_written_in_a_lost_group_is_told_so() {
 #[test]
 fn a_read_of_what_is_missing_in_a_lost_group_is_told_so() {
     let mut c = losing_the_first();
-    let read = Action::Read { offset: 0, len: 4 };
+    let read = Action::Read {
+        image: 0,
+        offset: 0,
+        len: 4,
+    };
     let waits = c.submit(0, None, &read);
     c.deliver();
     assert!(!c.answers.contains_key(&waits));
@@ -202,7 +224,11 @@ fn who_waits_for_one_data_bucket_is_not_served_by_another() {
     c.write(1, 0, b"other");
     c.cut_off = vec![0, 1];
     c.change(&[4, 5, 2, 3]);
-    let read = Action::Read { offset: 0, len: 5 };
+    let read = Action::Read {
+        image: 0,
+        offset: 0,
+        len: 5,
+    };
     let waits = c.submit_at(5, 1, None, &read);
     assert!(!c.answers.contains_key(&waits), "it may wait for the epoch");
     c.change(&[5, 4, 2, 3]);

@@ -12,6 +12,7 @@ use crate::cluster::{Cluster, bytes, code, write};
 
 fn put(session: u64, offset: u64, bytes: &[u8]) -> Action {
     Action::Put {
+        image: 0,
         session,
         offset,
         bytes: Bytes::copy_from_slice(bytes),
@@ -20,6 +21,7 @@ fn put(session: u64, offset: u64, bytes: &[u8]) -> Action {
 
 fn zero(session: u64, offset: u64, len: u64) -> Action {
     Action::Zero {
+        image: 0,
         session,
         offset,
         len: len as u32,
@@ -28,6 +30,7 @@ fn zero(session: u64, offset: u64, len: u64) -> Action {
 
 fn allocated(offset: u64, len: u64) -> Action {
     Action::Allocated {
+        image: 0,
         offset,
         len: len as u32,
     }
@@ -48,7 +51,7 @@ fn set_of(answer: &Answer, asked: &Action) -> Vec<u64> {
 fn old_sessions_are_refused(scheme: (u8, u8), seats: &[usize]) -> Result<(), String> {
     let (m, k) = scheme;
     let mut c = Cluster::new(m, k, 4, 64);
-    let fence = |session| Action::Fence { session };
+    let fence = |session| Action::Fence { image: 0, session };
     let is_ok = |answer: Answer| match answer {
         Answer::Ok => Ok(()),
         other => Err(format!("{scheme:?}: {other:?}")),
@@ -181,7 +184,11 @@ fn an_unsafe_zero_is_shown() -> bool {
     let mut c = Cluster::new(1, 1, 2, 64);
     c.write(0, CHUNK_BYTES, &[7; 9000]);
     let zeroed = c.submit(0, Some(1), &zero(0, CHUNK_BYTES, CHUNK_BYTES));
-    let read = |offset| Action::Read { offset, len: 100 };
+    let read = |offset| Action::Read {
+        image: 0,
+        offset,
+        len: 100,
+    };
     let early = c.submit(0, None, &read(CHUNK_BYTES));
     let shown = c.answers.contains_key(&early);
     c.deliver();
