@@ -8,6 +8,8 @@
 mod claims;
 mod epochs;
 mod holdings;
+mod images;
+mod lookups;
 mod nodes;
 mod outcome;
 mod pins;
@@ -35,6 +37,7 @@ pub use self::steps::GroupStep;
 use self::outcome::bad_name;
 use crate::files::Pin;
 use crate::ids::{ClusterId, GroupId, Incarnation, NodeId, PoolId, RegionId, Revision};
+use crate::image::{ImageKind, VolumeCopy};
 use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
 use crate::region::VolumeWriter;
 use crate::scheme::Scheme;
@@ -253,6 +256,24 @@ pub enum Change {
         /// Bytes that each data bucket of the further groups holds.
         bucket_bytes: u64,
     },
+    /// Begins to copy volumes, all at one instant.
+    CopyVolumes {
+        /// The copies; each volume once.
+        copies: Vec<VolumeCopy>,
+        /// Snapshots or clones.
+        kind: ImageKind,
+        /// The time by the clock of who asks, in milliseconds since 1970.
+        at_ms: u64,
+    },
+    /// Every bucket has the copies that were begun together, or they are given up.
+    EndCopies {
+        /// The first of them.
+        together: RegionId,
+        /// True if all have them.
+        are_good: bool,
+    },
+    /// Strikes the region of a deleted image, or of a deleted volume that has some, once the buckets have nothing of it any more.
+    ForgetImage(RegionId),
 }
 
 impl ClusterMap {
@@ -302,6 +323,13 @@ impl ClusterMap {
             Change::DetachVolume { volume, session } => self.detach_volume(*volume, *session),
             Change::SetDisks(disks) => self.set_disks(disks),
             Change::LimitVolume { name, limit } => self.limit_volume(name, *limit),
+            Change::CopyVolumes {
+                copies,
+                kind,
+                at_ms,
+            } => self.copy_volumes(copies, *kind, *at_ms),
+            Change::EndCopies { together, are_good } => self.end_copies(*together, *are_good),
+            Change::ForgetImage(region) => self.forget_image(*region),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),
             Change::WriteRegion { region, offsets } => self.write_region(*region, offsets),

@@ -30,6 +30,7 @@ pub mod detector;
 mod election_timer;
 mod files;
 mod ids;
+mod image;
 mod kind;
 pub mod lease;
 mod map;
@@ -47,6 +48,7 @@ pub mod testing;
 mod time;
 pub mod units;
 mod volume_limit;
+mod volume_tables;
 
 pub use call::DirectoryCall;
 pub use change::{
@@ -62,6 +64,9 @@ pub use files::{
 pub use ids::{
     ClientId, ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberId,
     MemberSlot, NodeId, PoolId, RegionId, Revision, ServiceId,
+};
+pub use image::{
+    IMAGES_MAX, IMAGES_OF_ALL_MAX, Image, ImageKind, ImageState, Images, VolumeCopy, snapshot_name,
 };
 pub use lease::{LeaseAnswer, LeaseBatcher, LeaseEffects, LeaseEvent, LeaseRequest, Leases};
 pub use map::{
@@ -84,3 +89,4 @@ pub use stop_book::{OwnStop, StopBook, StopReply, StopState, StopTimes};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;
 pub use volume_limit::{BURST_MS, LIMIT_BYTES_MIN, VolumeLimit, VolumeLimits};
+pub use volume_tables::VolumeTables;

@@ -8,11 +8,12 @@ use crate::ids::{
     ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, MemberId, MemberSlot, NodeId, PoolId,
     RegionId, Revision,
 };
+use crate::image::Image;
 pub use crate::kind::{KindRow, PoolKind};
 use crate::mutant::{Mutant, planted};
 use crate::region::{Region, StretchState};
 use crate::scheme::{HASH_SLOTS, Scheme, bucket_slot};
-use crate::volume_limit::{self, VolumeLimits};
+use crate::volume_tables::{self, VolumeTables};
 
 /// Is the node's process believed to run?
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -359,13 +360,13 @@ pub struct ClusterMap {
     pub next_group: GroupId,
     /// The next incarnation to hand out, of any node.
     pub next_incarnation: Incarnation,
-    /// The limits of those volumes that have one. They stay the last: maps of before end here.
+    /// Limits and images of volumes. They stay the last: maps of before end here.
     #[serde(
         default,
-        skip_serializing_if = "VolumeLimits::is_empty",
-        deserialize_with = "volume_limit::at_end"
+        skip_serializing_if = "VolumeTables::is_empty",
+        deserialize_with = "volume_tables::at_end"
     )]
-    pub limits: VolumeLimits,
+    pub volumes: VolumeTables,
 }
 
 impl ClusterMap {
@@ -400,7 +401,24 @@ impl ClusterMap {
         regions.find(|region| region.stretches.iter().any(|s| s.contains(group)))
     }
 
-    fn regions(&self) -> impl Iterator<Item = (&Pool, &Region)> {
+    /// The image that a region is; `None` for one that is neither a copy nor being deleted for the sake of its copies.
+    pub fn image(&self, id: RegionId) -> Option<&Image> {
+        self.volumes.images.get(&id)
+    }
+
+    /// The number of a region in its buckets.
+    pub fn image_number(&self, id: RegionId) -> u32 {
+        self.image(id).map_or(0, |image| image.number)
+    }
+
+    /// True while the buckets of a volume are being told of a copy of it.
+    pub fn is_copied(&self, id: RegionId) -> bool {
+        let mut images = self.volumes.images.values();
+        images.any(|image| image.of == id && image.is_copying())
+    }
+
+    /// All regions, by pool.
+    pub fn regions(&self) -> impl Iterator<Item = (&Pool, &Region)> {
         let in_pool = |pool| Pool::regions(pool).iter().map(move |region| (pool, region));
         self.pools.values().flat_map(in_pool)
     }

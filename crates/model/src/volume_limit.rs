@@ -1,12 +1,7 @@
 //! Limits of volumes, as the map has them.
-//!
-//! They lie at the map's end, by region, and not in the regions: postcard names no fields, and what was stored or sent before there were
-//! limits ends where they begin. Such a map has none, and a map without any has the bytes that it had before.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
-use serde::de::{Deserializer, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
 use crate::ids::RegionId;
@@ -51,32 +46,3 @@ impl VolumeLimit {
 
 /// The limits of a map, by volume.
 pub type VolumeLimits = BTreeMap<RegionId, VolumeLimit>;
-
-/// Reads the limits at the end of a map; none where it ends before them.
-pub(crate) fn at_end<'de, D: Deserializer<'de>>(map: D) -> Result<VolumeLimits, D::Error> {
-    let mut has_limits = false;
-    match map.deserialize_map(LimitsVisitor(&mut has_limits)) {
-        Err(_) if !has_limits => Ok(VolumeLimits::new()),
-        read => read,
-    }
-}
-
-/// Reads limits, and notes that there are some.
-struct LimitsVisitor<'a>(&'a mut bool);
-
-impl<'de> Visitor<'de> for LimitsVisitor<'_> {
-    type Value = VolumeLimits;
-
-    fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("limits by volume")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VolumeLimits, A::Error> {
-        *self.0 = true;
-        let mut limits = VolumeLimits::new();
-        while let Some((id, limit)) = map.next_entry()? {
-            limits.insert(id, limit);
-        }
-        Ok(limits)
-    }
-}

@@ -7,7 +7,6 @@ use crate::ids::{
     ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
     ServiceId,
 };
-use crate::map::{ClusterMap, Group, Node, Pool};
 use crate::region::{REGION_BUCKET_BYTES_MAX, REGION_BUCKET_BYTES_MIN};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 use crate::units::with_unit;
@@ -267,7 +266,7 @@ pub enum Refusal {
     #[error("region '{name}' does not exist: `staves memory list` shows those that do")]
     UnknownRegion { name: String },
     #[error(
-        "region '{name}' exists already: choose another name, or let it grow with `staves memory grow`"
+        "'{name}' exists already: choose another name; `staves memory list` and `staves volume list` show what there is"
     )]
     RegionExists { name: String },
     #[error(
@@ -324,6 +323,16 @@ pub enum Refusal {
         to: u64,
         max: u64,
     },
+    #[error(
+        "'{name}' is a snapshot, which stays as it is: make a clone of it with `staves volume clone {name} NAME`"
+    )]
+    IsSnapshot { name: String },
+    #[error("volume '{name}' is being copied: try again in a moment")]
+    VolumeIsCopied { name: String },
+    #[error(
+        "volume '{name}' is being deleted: its name is free again once what it took up is given back"
+    )]
+    VolumeIsDeleted { name: String },
     #[error("volume '{name}' cannot have this limit, because {reason}")]
     BadLimit { name: String, reason: String },
     #[error(
@@ -372,29 +381,5 @@ pub(super) fn check_text(what: &str, text: &str) -> Result<(), Refusal> {
         Err(bad_name(what, text, "it holds a control character"))
     } else {
         Ok(())
-    }
-}
-
-/// Lookups by a change that names a thing.
-impl ClusterMap {
-    pub(super) fn known_node(&mut self, node: NodeId) -> Result<&mut Node, Refusal> {
-        let known = self.nodes.get_mut(&node);
-        known.ok_or(Refusal::UnknownNode { node })
-    }
-
-    pub(super) fn known_pool(&self, name: &str) -> Result<&Pool, Refusal> {
-        let known = self.pool_named(name);
-        known.ok_or_else(|| Refusal::UnknownPool { name: name.into() })
-    }
-
-    pub(super) fn known_group(&self, group: GroupId) -> Result<&Group, Refusal> {
-        let known = self.groups.get(&group);
-        known.ok_or(Refusal::UnknownGroup { group })
-    }
-
-    /// The files pool that a dataset is in.
-    pub(super) fn pool_of_dataset(&self, name: &str) -> Result<&Pool, Refusal> {
-        let found = self.dataset(name).map(|(pool, _)| pool);
-        found.ok_or_else(|| Refusal::UnknownDataset { name: name.into() })
     }
 }

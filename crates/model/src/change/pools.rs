@@ -104,7 +104,7 @@ impl ClusterMap {
         let gone: BTreeSet<GroupId> = gone.collect();
         self.pools.remove(&id);
         self.groups.retain(|g, _| !gone.contains(g));
-        self.drop_limits();
+        self.drop_tables();
         self.moved(Outcome::Done)
     }
 }

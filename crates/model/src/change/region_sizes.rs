@@ -1,7 +1,10 @@
 //! The sizes of regions and of their data buckets.
 
+use std::collections::BTreeSet;
+
 use super::Change;
 use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, too_many};
+use crate::ids::GroupId;
 use crate::map::ClusterMap;
 use crate::region::{REGION_BUCKET_BYTES_MIN, Volume, choose_bucket_bytes, is_bucket_bytes};
 
@@ -56,8 +59,9 @@ impl ClusterMap {
     pub(super) fn groups_left_for_regions(&self) -> Result<u64, Refusal> {
         let of_all = GROUPS_MAX.saturating_sub(self.groups.len());
         let in_regions = self.pools.values().flat_map(|p| p.regions());
-        let there: usize = in_regions.map(|region| region.groups().count()).sum();
-        let of_regions = REGION_GROUPS_MAX.saturating_sub(there);
+        // Images have groups that others have.
+        let there: BTreeSet<GroupId> = in_regions.flat_map(|region| region.groups()).collect();
+        let of_regions = REGION_GROUPS_MAX.saturating_sub(there.len());
         match (of_all, of_regions) {
             (0, _) => Err(too_many("groups of all pools", GROUPS_MAX)),
             (_, 0) => Err(too_many("groups of all regions", REGION_GROUPS_MAX)),

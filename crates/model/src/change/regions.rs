@@ -59,6 +59,9 @@ impl ClusterMap {
         let (pool, m, region) = self.region_to_change(name)?;
         check_bucket_bytes(name, bucket_bytes)?;
         let (now, capacity) = (region.size_bytes, region.capacity_bytes(m));
+        if self.is_snapshot(region.id) {
+            return Err(Refusal::IsSnapshot { name: name.into() });
+        }
         if size_bytes < now {
             return Err(Refusal::RegionShrinks {
                 name: name.into(),
@@ -132,6 +135,10 @@ impl ClusterMap {
         writer: &VolumeWriter,
     ) -> Result<Outcome, Refusal> {
         let (pool, _, region) = self.volume_to_change(id)?;
+        self.check_at_rest(&region)?;
+        if self.is_snapshot(id) {
+            return Err(Refusal::IsSnapshot { name: region.name });
+        }
         let volume = region.volume.clone().unwrap_or_default();
         let is_mine = volume.writer.as_ref() == Some(writer);
         if is_mine && volume.session == after + 1 {
@@ -186,8 +193,8 @@ impl ClusterMap {
             return Err(Refusal::BadLimit { name, reason });
         }
         let before = match limit {
-            Some(limit) => self.limits.insert(region.id, limit),
-            None => self.limits.remove(&region.id),
+            Some(limit) => self.volumes.limits.insert(region.id, limit),
+            None => self.volumes.limits.remove(&region.id),
         };
         match before == limit {
             true => Ok(Outcome::Unchanged),
@@ -195,11 +202,12 @@ impl ClusterMap {
         }
     }
 
-    /// Forgets the limits of volumes that are gone.
-    pub(super) fn drop_limits(&mut self) {
-        let mut limits = std::mem::take(&mut self.limits);
-        limits.retain(|id, _| self.region(*id).is_some());
-        self.limits = limits;
+    /// Forgets the limits and images of volumes that are gone.
+    pub(super) fn drop_tables(&mut self) {
+        let mut tables = std::mem::take(&mut self.volumes);
+        tables.limits.retain(|id, _| self.region(*id).is_some());
+        tables.images.retain(|id, _| self.region(*id).is_some());
+        self.volumes = tables;
     }
 
     fn volume_to_change(&self, id: RegionId) -> Result<(PoolId, u8, Region), Refusal> {
@@ -239,10 +247,22 @@ impl ClusterMap {
         if let Some(writer) = self.writer(&region) {
             return Err(attached(&region.name, writer));
         }
-        let gone: BTreeSet<GroupId> = region.groups().collect();
+        if self.begin_to_delete(&region)? {
+            return self.moved(Outcome::Done);
+        }
+        self.strike_region(pool, name);
+        self.moved(Outcome::Done)
+    }
+
+    /// Takes a region out of the map, with those of its groups that no other has.
+    pub(super) fn strike_region(&mut self, pool: PoolId, name: &str) {
+        let Some((_, region)) = self.region_named(name) else {
+            return;
+        };
+        let gone = self.groups_alone(region);
         self.regions_of(pool).retain(|r| r.name != name);
         self.groups.retain(|id, _| !gone.contains(id));
-        self.drop_limits();
+        self.drop_tables();
         let revision = self.revision.next();
         let pool = self.pools.get_mut(&pool).expect("looked up above");
         pool.groups.retain(|id| !gone.contains(id));
@@ -253,7 +273,6 @@ impl ClusterMap {
                 group.revision = revision;
             }
         }
-        self.moved(Outcome::Done)
     }
 
     fn memory_pool(&self, name: &str) -> Result<(PoolId, u8), Refusal> {
@@ -278,14 +297,14 @@ impl ClusterMap {
         Ok((pool.id, pool.scheme.m, region.clone()))
     }
 
-    fn regions_of(&mut self, pool: PoolId) -> &mut Vec<Region> {
+    pub(super) fn regions_of(&mut self, pool: PoolId) -> &mut Vec<Region> {
         match self.pools.get_mut(&pool).map(|pool| &mut pool.kind) {
             Some(PoolKind::Memory { regions }) => regions,
             _ => unreachable!("looked up as a memory pool"),
         }
     }
 
-    fn region_mut(&mut self, pool: PoolId, name: &str) -> &mut Region {
+    pub(super) fn region_mut(&mut self, pool: PoolId, name: &str) -> &mut Region {
         let mut regions = self.regions_of(pool).iter_mut();
         regions.find(|r| r.name == name).expect("looked up before")
     }

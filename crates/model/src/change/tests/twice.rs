@@ -46,7 +46,10 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::SetDisks(_)
         | Change::LimitVolume { .. }
         | Change::MakeRegion { .. }
-        | Change::ExtendRegion { .. } => false,
+        | Change::ExtendRegion { .. }
+        | Change::CopyVolumes { .. }
+        | Change::EndCopies { .. }
+        | Change::ForgetImage(_) => false,
     }
 }
 
@@ -101,7 +104,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 30);
+    assert_eq!(script.tried.len(), 33);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -213,6 +216,33 @@ fn volumes(script: &mut Script) {
             burst_ms: 1000,
         }),
     });
+    copies(script);
+}
+
+fn copies(script: &mut Script) {
+    let copy = |of: &str, name: &str, kind| Change::CopyVolumes {
+        copies: vec![VolumeCopy {
+            of: of.into(),
+            name: name.into(),
+        }],
+        kind,
+        at_ms: 1,
+    };
+    let end = |script: &mut Script, are_good| {
+        let newest = script.map.volumes.images.keys().next_back();
+        let together = *newest.expect("just copied");
+        script.make(Change::EndCopies { together, are_good });
+        together
+    };
+    script.make(copy("v", "one", ImageKind::Snapshot));
+    end(script, true);
+    script.make(copy("v@one", "c", ImageKind::Clone));
+    let region = end(script, false);
+    script.make(Change::ForgetImage(region));
+    let region = script.map.region_named("v").expect("made").1.id;
+    let name = "v".to_owned();
+    script.make(Change::DeleteRegion { name });
+    script.make(Change::ForgetImage(region));
 }
 
 fn files(script: &mut Script) {

@@ -194,7 +194,10 @@ fn a_limit_stays_until_it_is_taken_away_or_the_volume_is_deleted() {
     assert_eq!(limit(&mut map, 100), Ok(Outcome::Unchanged), "asked twice");
     assert_eq!(limit(&mut map, 200), Ok(Outcome::Done));
     detach(&mut map, id, 1).expect("attached");
-    assert_eq!(map.limits.get(&id).and_then(|limit| limit.iops), Some(200));
+    assert_eq!(
+        map.volumes.limits.get(&id).and_then(|limit| limit.iops),
+        Some(200)
+    );
     assert_eq!(change_limit(&mut map, "v", None), Ok(Outcome::Done));
     assert_eq!(change_limit(&mut map, "v", None), Ok(Outcome::Unchanged));
     let name = || "v".to_owned();
@@ -207,7 +210,7 @@ fn a_limit_stays_until_it_is_taken_away_or_the_volume_is_deleted() {
         let (mut map, _) = with_volume();
         limit(&mut map, 1).expect("a volume");
         map.apply(None, &delete).expect("nobody has it");
-        assert!(map.limits.is_empty(), "{delete:?}");
+        assert!(map.volumes.limits.is_empty(), "{delete:?}");
     }
 }
 
