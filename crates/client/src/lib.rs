@@ -122,6 +122,7 @@ mod region;
 mod route;
 mod router;
 pub mod turn;
+mod volume_reader;
 mod volumes;
 
 pub use client::Client;
@@ -137,4 +138,5 @@ pub use staves_files::{FileVersion, Keep, Kind, Seek, SourceError, Stat};
 pub use staves_wire::ErrorCode;
 pub use staves_wire::cache::{Condition, OwnedOp};
 pub use staves_wire::service::Answer;
+pub use volume_reader::{VolumeReader, written_chunks};
 pub use volumes::VolumeStat;

@@ -1,13 +1,21 @@
 //! Volumes, as people and their tools look at them: their bytes are read and written through NBD.
 
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use staves_model::{
-    Change, ClusterMap, NodeState, Pool, Region, RegionId, VolumeLimit, VolumeWriter,
+    Change, ClusterMap, Image, ImageKind, ImageState, NodeState, Pool, Region, RegionId,
+    VolumeCopy, VolumeLimit, VolumeWriter, snapshot_name,
 };
 use staves_wire::ErrorCode;
 
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::region::{RegionStat, stat};
+
+/// The time after which a copy is not waited for any more: the nodes give it up before.
+const COPIED_MAX: Duration = Duration::from_secs(30);
+/// The pause between two looks whether copies are made.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// The state of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,6 +30,10 @@ pub struct VolumeStat {
     pub node: Option<String>,
     /// The limit of what its clients may do each second.
     pub limit: Option<VolumeLimit>,
+    /// The copy that it is, if it is one, or is being deleted.
+    pub image: Option<Image>,
+    /// The name of what it was copied from, while that is there.
+    pub of: Option<String>,
 }
 
 impl Client {
@@ -94,6 +106,78 @@ impl Client {
         self.propose(&Change::DeleteRegion { name }).await
     }
 
+    /// Makes snapshots of volumes, all at one instant: what was answered before is in them, what is sent after they are made is not. A pair is a
+    /// volume and the name of its snapshot, which is called `volume@name`.
+    ///
+    /// # Errors
+    /// Besides those of any change: some bucket did not have its copy in time, and all of them were given up.
+    pub async fn snapshot_volumes(
+        &self,
+        copies: &[(String, String)],
+    ) -> Result<Vec<VolumeStat>, ClientError> {
+        let names = copies.iter().map(|(of, name)| snapshot_name(of, name));
+        let names: Vec<String> = names.collect();
+        self.copy_volumes(copies, ImageKind::Snapshot, &names).await
+    }
+
+    /// Makes a volume that holds what another one, or a snapshot, holds now. Both have the same bytes in memory until one is written to.
+    ///
+    /// # Errors
+    /// As for snapshots.
+    pub async fn clone_volume(&self, of: &str, name: &str) -> Result<VolumeStat, ClientError> {
+        let copies = [(of.to_owned(), name.to_owned())];
+        let names = [name.to_owned()];
+        let made = self.copy_volumes(&copies, ImageKind::Clone, &names).await?;
+        made.into_iter().next().ok_or_else(|| no_volume(name))
+    }
+
+    async fn copy_volumes(
+        &self,
+        copies: &[(String, String)],
+        kind: ImageKind,
+        names: &[String],
+    ) -> Result<Vec<VolumeStat>, ClientError> {
+        for (of, _) in copies {
+            self.volume(of).await?;
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let copies = copies.iter().map(|(of, name)| VolumeCopy {
+            of: of.clone(),
+            name: name.clone(),
+        });
+        let change = Change::CopyVolumes {
+            copies: copies.collect(),
+            kind,
+            at_ms: now.map_or(0, |now| now.as_millis() as u64),
+        };
+        self.propose(&change).await?;
+        let deadline = Instant::now() + COPIED_MAX;
+        loop {
+            let map = self.refresh().await?;
+            let stats = names.iter().map(|name| {
+                let (pool, region) = map.region_named(name)?;
+                of(&map, pool, region)
+            });
+            let stats: Option<Vec<VolumeStat>> = stats.collect();
+            let states = |state: fn(ImageState) -> bool| {
+                let images = stats.iter().flatten().filter_map(|stat| stat.image);
+                images.filter(|image| state(image.state)).count()
+            };
+            if states(|state| state == ImageState::Ready) == names.len() {
+                return Ok(stats.unwrap_or_default());
+            }
+            let given_up = states(|state| state == ImageState::Deleting) > 0;
+            if given_up || stats.is_none() || Instant::now() > deadline {
+                let text = format!(
+                    "not every bucket could make the copy, and it was given up: 'staves status' says which groups do not answer and which pools are full; then try again ({})",
+                    names.join(", ")
+                );
+                return Err(ClientError::of(ErrorCode::Deadline, text));
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
     /// Takes a volume away from whom it is attached to: its connections end. False if nobody had it.
     pub async fn detach_volume(&self, name: &str) -> Result<bool, ClientError> {
         let volume = self.volume(name).await?;
@@ -107,7 +191,7 @@ impl Client {
         Ok(true)
     }
 
-    fn id_of(&self, name: &str) -> Result<RegionId, ClientError> {
+    pub(crate) fn id_of(&self, name: &str) -> Result<RegionId, ClientError> {
         let map = self.map();
         let named = map.region_named(name);
         named
@@ -128,7 +212,12 @@ fn of(map: &ClusterMap, pool: &Pool, region: &Region) -> Option<VolumeStat> {
         session: volume.session,
         node: volume.writer.as_ref().and_then(node),
         writer: volume.writer.clone(),
-        limit: map.limits.get(&region.id).copied(),
+        limit: map.volumes.limits.get(&region.id).copied(),
+        image: map.image(region.id).copied(),
+        of: map
+            .image(region.id)
+            .filter(|image| image.of != region.id)
+            .and_then(|image| Some(map.region(image.of)?.1.name.clone())),
     })
 }
 

@@ -321,6 +321,7 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::MakeRegion { .. }
             | Change::ExtendRegion { .. }
             | Change::DetachVolume { .. }
+            | Change::CopyVolumes { .. }
             | Change::SetDataset { .. }
     );
     match role {

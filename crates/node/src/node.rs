@@ -35,6 +35,7 @@ use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::StatusReport;
 use crate::volumes::ServedVolumes;
 use crate::volumes::attachments::Attachments;
+use crate::volumes::images::watch_over_images;
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
 use staves_files_server::Files;
@@ -111,6 +112,7 @@ impl Node {
         let volumes = (entry.clone(), Arc::<Attachments>::default());
         let (nbd, accepting_nbd) = nbd.serve(config.clients_max, volumes.clone(), at.clone());
         let (grpc, accepting_grpc) = grpc.serve(config.clients_max, volumes.clone(), at);
+        tasks.push(tokio::spawn(watch_over_images(entry.clone())));
         if accepting_nbd.is_some() || accepting_grpc.is_some() {
             let (entry, attachments) = volumes;
             tasks.push(tokio::spawn(attachments.watch_over(entry)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use staves_grpc::v1::volumes_server::Volumes;
 use staves_grpc::{READ_BYTES_MAX, WRITE_BYTES_MAX, v1};
-use staves_model::{ClusterMap, NodeId, RegionId};
+use staves_model::{ClusterMap, ImageState, NodeId, RegionId};
 use tokio::time::timeout;
 use tonic::codegen::BoxStream;
 use tonic::{Code, Request, Response, Status, async_trait};
@@ -69,7 +69,7 @@ impl VolumeService {
         &self,
         (volume, number): (&str, u64),
         (op, range): (VolumeOp, (u64, u64)),
-        change: impl FnOnce(VolumeBytes, u64) -> F,
+        change: impl Fn(VolumeBytes, u64) -> F,
     ) -> Result<(), Status>
     where
         F: Future<Output = Result<(), BlockError>>,
@@ -86,11 +86,8 @@ impl VolumeService {
         let mut unanswered = SessionGuard::new(&self.0.door.attachments, &attachment);
         let changed = async {
             let counted = CountedCall::begin(&served, (op, range.1), attachment.over()).await?;
-            let done = async {
-                let session = attachment.session_for(running, range).await?;
-                change(bytes, session).await
-            };
-            let done = done.await;
+            let change = |session| change(bytes.clone(), session);
+            let done = attachment.change(running, range, change).await;
             counted.end(done.is_ok());
             done
         };
@@ -115,7 +112,8 @@ impl VolumeService {
 /// The volume of a name.
 fn id(map: &ClusterMap, name: &str) -> Result<RegionId, Status> {
     let named = map.region_named(name).map(|(_, region)| region);
-    let volume = named.filter(|region| region.volume.is_some());
+    let in_use = |id| map.image(id).is_none_or(|i| i.state == ImageState::Ready);
+    let volume = named.filter(|region| region.volume.is_some() && in_use(region.id));
     volume
         .map(|region| region.id)
         .ok_or_else(|| no_volume(name))
@@ -246,8 +244,10 @@ impl Volumes for VolumeService {
             return Err(too_long("a write", data.len(), WRITE_BYTES_MAX));
         }
         let range = (offset, data.len() as u64);
-        let write =
-            |bytes: VolumeBytes, session| async move { bytes.write(session, offset, data).await };
+        let write = |bytes: VolumeBytes, session| {
+            let data = data.clone();
+            async move { bytes.write(session, offset, data).await }
+        };
         self.change((&volume, session), (VolumeOp::Write, range), write)
             .await?;
         Ok(Response::new(v1::WriteReply {}))

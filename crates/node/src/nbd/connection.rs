@@ -336,7 +336,7 @@ impl NbdConnection {
 
     async fn execute(&self, request: Request, reply: &mut NbdReply) -> Result<(), BlockError> {
         let cookie = request.cookie;
-        let state = &self.state;
+        let (state, running, attachment) = (&self.state, &self.running, &self.attachment);
         match request.command {
             NbdCommand::Read { offset, len, .. } => {
                 let part = request_memory(&self.running, len as usize).await;
@@ -348,8 +348,8 @@ impl NbdConnection {
             }
             NbdCommand::Write { offset, bytes } => {
                 let len = bytes.len() as u64;
-                let session = self.session_for((offset, len)).await?;
-                self.blocks.write(session, offset, bytes).await?;
+                let write = |session| self.blocks.write(session, offset, bytes.clone());
+                attachment.change(running, (offset, len), write).await?;
                 reply.part = None;
                 state.count_write(len);
             }
@@ -368,13 +368,14 @@ impl NbdConnection {
                 ..
             } => {
                 let range = (offset, u64::from(len));
-                let session = self.session_for(range).await?;
-                self.blocks.zero(session, range, no_hole).await?;
+                let zero = |session| self.blocks.zero(session, range, no_hole);
+                attachment.change(running, range, zero).await?;
                 state.count_write(0);
             }
             NbdCommand::Trim { offset, len } => {
-                let session = self.session_for((offset, u64::from(len))).await?;
-                self.blocks.trim(session, offset, u64::from(len)).await?;
+                let len = u64::from(len);
+                let trim = |session| self.blocks.trim(session, offset, len);
+                attachment.change(running, (offset, len), trim).await?;
             }
             // A write is answered once every copy has it: there is nothing more to wait for.
             NbdCommand::Flush | NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
@@ -389,9 +390,5 @@ impl NbdConnection {
         }
         self.replies.done(cookie, &mut reply.head);
         Ok(())
-    }
-
-    async fn session_for(&self, range: (u64, u64)) -> Result<u64, BlockError> {
-        self.attachment.session_for(&self.running, range).await
     }
 }

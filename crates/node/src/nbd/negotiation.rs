@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use staves_model::{ClusterMap, RegionId, with_unit};
+use staves_model::{ClusterMap, ImageKind, ImageState, Region, RegionId, with_unit};
 use staves_nbd::{
     Export, Exports, Handshake, HandshakeStep, ListedExport, OpenError, Transmission,
 };
@@ -27,16 +27,32 @@ struct Volumes<'a> {
     client: SocketAddr,
 }
 
+impl Volumes<'_> {
+    fn is_snapshot(&self, region: &Region) -> bool {
+        let image = self.map.image(region.id);
+        image.is_some_and(|image| image.kind == ImageKind::Snapshot)
+    }
+}
+
 impl Exports for Volumes<'_> {
     fn list(&self) -> Vec<ListedExport> {
         let pools = self.map.pools.values();
         let volumes =
             pools.flat_map(|pool| pool.regions().iter().map(move |region| (pool, region)));
-        let volumes = volumes.filter(|(_, region)| region.volume.is_some());
+        let in_use = |region: &Region| {
+            let image = self.map.image(region.id);
+            image.is_none_or(|image| image.state == ImageState::Ready)
+        };
+        let volumes = volumes.filter(|(_, r)| r.volume.is_some() && in_use(r));
         let listed = volumes.map(|(pool, region)| ListedExport {
             name: region.name.clone(),
             description: format!(
-                "{}, pool {} ({})",
+                "{}{}, pool {} ({})",
+                if self.is_snapshot(region) {
+                    "snapshot, "
+                } else {
+                    ""
+                },
                 with_unit(region.size_bytes),
                 pool.name,
                 pool.scheme
@@ -56,6 +72,15 @@ impl Exports for Volumes<'_> {
             let text = format!("'{name}' is a region of memory and no volume");
             OpenError::Policy(text)
         })?;
+        match self.map.image(region.id).map(|image| image.state) {
+            None | Some(ImageState::Ready) => {}
+            Some(ImageState::Deleting) => return Err(OpenError::Unknown),
+            Some(ImageState::Copying { .. }) => {
+                let text = format!("'{name}' is being made: try again in a moment");
+                return Err(OpenError::Policy(text));
+            }
+        }
+        let is_snapshot = self.is_snapshot(region);
         // Who comes second gets it to read only; a client that connects anew leaves its former connection.
         let client = self.client.to_string();
         let other = volume.writer.as_ref().filter(|writer| {
@@ -67,12 +92,13 @@ impl Exports for Volumes<'_> {
                 "read-only: attached to {} through node {}",
                 writer.client, writer.node
             ),
+            None if is_snapshot => "read-only: a snapshot".into(),
             None => String::new(),
         };
         Ok(Export {
             size_bytes: region.size_bytes,
             description,
-            read_only: other.is_some(),
+            read_only: other.is_some() || is_snapshot,
             // A connection is a session: what a broken one left on its way must not count for its successor.
             multi_conn: false,
             block_preferred: BLOCK_PREFERRED,

@@ -6,14 +6,10 @@
 use std::ops::Range;
 use std::time::Instant;
 
-use bytes::BytesMut;
-use staves_client::turn::ServiceOp;
-use staves_model::{BucketPart, CHUNK_BYTES, ServiceId};
-use staves_wire::ErrorCode;
-use staves_wire::memory::{Action, ChunkBits};
-use staves_wire::service::{Address, Answer, PoolRef};
+use staves_client::written_chunks;
+use staves_model::CHUNK_BYTES;
 
-use super::blocks::{PATIENCE, PIECES_MAX, VolumeBytes, senseless};
+use super::blocks::{PATIENCE, VolumeBytes};
 use super::error::BlockError;
 
 /// Most extents of a reply; the client asks again for the rest.
@@ -53,61 +49,10 @@ impl VolumeBytes {
 
     /// For each of these chunks, true if it is a hole.
     async fn holes(&self, chunks: Range<u64>, until: Instant) -> Result<Vec<bool>, BlockError> {
-        let map = self.map();
-        let (pool, region) = self.entry(&map)?;
-        let parts = region.bucket_parts(chunks.clone(), pool.scheme.m);
-        let parts: Vec<BucketPart> = parts.collect();
-        let pool = PoolRef::Id(pool.id);
-        let mut holes = vec![false; (chunks.end - chunks.start) as usize];
-        for parts in parts.chunks(PIECES_MAX) {
-            let mut heads = BytesMut::with_capacity(16 * parts.len());
-            let ops = parts.iter().map(|part| question(part, &mut heads));
-            let router = self.running.host.router();
-            let answers = router.execute(ServiceId::MEMORY, &pool, ops.collect(), until);
-            let answers = answers
-                .await
-                .map_err(|error| BlockError::of_client(&error, false))?;
-            for (part, answer) in parts.iter().zip(&answers) {
-                mark(&mut holes, chunks.start, part, answer)?;
-            }
-        }
-        Ok(holes)
-    }
-}
-
-/// The question to a bucket for its chunks.
-fn question(part: &BucketPart, heads: &mut BytesMut) -> ServiceOp {
-    let action = Action::Allocated {
-        offset: part.offset,
-        len: (part.count * CHUNK_BYTES) as u32,
-    };
-    ServiceOp {
-        to: Address::Bucket(part.group, part.slot),
-        is_write: false,
-        answer_bytes: ChunkBits::bytes_of(part.count),
-        body: action.into_body(heads),
-    }
-}
-
-/// Marks the holes that a bucket has told, in marks from chunk `first` on.
-fn mark(
-    holes: &mut [bool],
-    first: u64,
-    part: &BucketPart,
-    answer: &Answer,
-) -> Result<(), BlockError> {
-    match answer {
-        Answer::Value(bits) if bits.len() == ChunkBits::bytes_of(part.count) => {
-            let marks = holes.iter_mut().skip((part.first - first) as usize);
-            for (row, hole) in (0..part.count).zip(marks.step_by(part.step as usize)) {
-                *hole = !ChunkBits::is_set(bits, row);
-            }
-            Ok(())
-        }
-        // A node of protocol version 11 does not know the question. Any chunk may be said to take up memory.
-        Answer::Error(ErrorCode::Malformed, _) => Ok(()),
-        Answer::Error(code, text) => Err(BlockError::of(*code, text.clone(), false)),
-        other => Err(senseless(other, false)),
+        let (map, router) = (self.map(), self.running.host.router());
+        let written = written_chunks(router, &map, (self.id, None), chunks, until).await;
+        let written = written.map_err(|error| BlockError::of_client(&error, false))?;
+        Ok(written.into_iter().map(|written| !written).collect())
     }
 }
 
@@ -148,10 +93,7 @@ impl Extents {
 
 #[cfg(test)]
 mod tests {
-    use staves_model::{GroupId, MemberSlot};
-
     use super::*;
-    use crate::volumes::error::VolumeFault;
 
     const CHUNK: u32 = CHUNK_BYTES as u32;
 
@@ -175,34 +117,5 @@ mod tests {
         assert_eq!(extents((CHUNK_BYTES - 1, 1), 9, &holes[..1]), [(1, true)]);
         let largest = vec![true; 65_536];
         assert_eq!(extents((0, u32::MAX), 9, &largest), [(u32::MAX, true)]);
-    }
-
-    #[test]
-    fn what_no_bucket_has_told_is_no_hole() {
-        let part = BucketPart {
-            group: GroupId(7),
-            slot: MemberSlot(0),
-            offset: 0,
-            count: 3,
-            first: 11,
-            step: 2,
-        };
-        let marked = |answer: &Answer| {
-            let mut holes = vec![false; 6];
-            let told = mark(&mut holes, 10, &part, answer);
-            told.map(|()| holes).map_err(|error| error.fault)
-        };
-        let told = marked(&Answer::Value(vec![0b010].into()));
-        assert_eq!(told, Ok(vec![false, true, false, false, false, true]));
-        let unknown = Answer::error(ErrorCode::Malformed, "what is that?");
-        assert_eq!(marked(&unknown), Ok(vec![false; 6]));
-        // One that is not understood, and one that the bucket could not give.
-        for (answer, fault) in [
-            (Answer::Value(vec![0, 0].into()), VolumeFault::Failed),
-            (Answer::Ok, VolumeFault::Failed),
-            (Answer::error(ErrorCode::Lost, "gone"), VolumeFault::Lost),
-        ] {
-            assert_eq!(marked(&answer), Err(fault), "{answer:?}");
-        }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Attachment {
     pub(super) client: String,
     taken: WhenTaken,
     /// The session; 0 before the first write.
-    session: AtomicU64,
+    pub(super) session: AtomicU64,
     /// Held by the request that attaches, or that gets a part of the volume ready.
     preparing: tokio::sync::Mutex<()>,
     /// The first groups of the stretches whose buckets know the session.
@@ -75,15 +75,18 @@ impl Attachment {
     /// Ends the session if the map says that it is not ours, or there is no such volume any more.
     pub(crate) fn follow(&self, map: &ClusterMap, running: &Running) {
         let session = self.session.load(Ordering::Acquire);
-        let volume = volume(map, self.id);
-        let is_ours = |volume: &Volume| {
-            session == 0
-                || volume.session < session // an older map
-                || (volume.session == session
-                    && volume.writer.as_ref() == Some(&writer(running, &self.client)))
+        let Some(volume) = volume(map, self.id) else {
+            return self.set_over();
         };
-        if !volume.is_some_and(is_ours) {
-            self.set_over();
+        if session == 0 || volume.session < session {
+            return; // not begun, or an older map
+        }
+        if volume.writer.as_ref() != Some(&writer(running, &self.client)) {
+            return self.set_over();
+        }
+        // A copy was made of the volume: the same client goes on in a new session, once every bucket has the copy.
+        if !map.is_copied(self.id) {
+            self.session.fetch_max(volume.session, Ordering::AcqRel);
         }
     }
 
@@ -148,7 +151,7 @@ impl Attachment {
     async fn attach(&self, running: &Arc<Running>, deadline: Instant) -> Result<u64, BlockError> {
         let session = self.open_session(running, deadline).await?;
         // Its client may have gone meanwhile, and writes in a later session by now.
-        self.still_ours(running)?;
+        self.still_ours(running, session)?;
         // Where nothing was ever written no former door may write either, until somebody marks it.
         let all = self.unready(running, 0..u64::MAX)?;
         let written = all
@@ -162,15 +165,22 @@ impl Attachment {
             }
         }
         self.session.store(session, Ordering::Release);
-        self.still_ours(running)?;
+        self.still_ours(running, session)?;
         Ok(session)
     }
 
-    /// Looks once more whether the volume is this connection's.
-    fn still_ours(&self, running: &Running) -> Result<(), BlockError> {
-        self.follow(&running.directory.map().borrow().clone(), running);
-        match self.is_over() {
-            true => Err(over()),
+    /// Looks once more whether the volume is this connection's, and goes on in this session.
+    fn still_ours(&self, running: &Running, session: u64) -> Result<(), BlockError> {
+        let map = running.directory.map().borrow().clone();
+        self.follow(&map, running);
+        if self.is_over() {
+            return Err(over());
+        }
+        match volume(&map, self.id).is_some_and(|volume| volume.session > session) {
+            true => Err(BlockError::new(
+                VolumeFault::SessionOver,
+                "the volume is being copied",
+            )),
             false => Ok(()),
         }
     }
@@ -189,8 +199,8 @@ impl Attachment {
             let revision =
                 marked.map_err(|e| BlockError::new(VolumeFault::NotServing, e.to_string()))?;
             follow(running, revision, deadline).await?;
-            // The map that has the mark also says who has the volume.
-            self.still_ours(running)?;
+            // The map that has the mark also says who has the volume, and whether it is copied without these buckets.
+            self.still_ours(running, session)?;
         }
         let blocks = VolumeBytes::new(running.clone(), self.id);
         if !planted(Mutant::FenceOfSome) {
@@ -276,7 +286,9 @@ impl Attachment {
                 }
                 // The map at hand is older than the directory's: a newer one is on its way.
                 Err(DirectoryError::Refused(
-                    Refusal::SessionMovedOn { .. } | Refusal::VolumeAttached { .. },
+                    Refusal::SessionMovedOn { .. }
+                    | Refusal::VolumeAttached { .. }
+                    | Refusal::VolumeIsCopied { .. },
                 )) if Instant::now() + AGAIN < deadline => {
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -313,12 +325,12 @@ fn deleted() -> BlockError {
 }
 
 /// The attachment of a volume.
-fn volume(map: &ClusterMap, id: RegionId) -> Option<&Volume> {
+pub(super) fn volume(map: &ClusterMap, id: RegionId) -> Option<&Volume> {
     map.region(id)?.1.volume.as_ref()
 }
 
 /// A client of this door, as the directory knows it.
-fn writer(running: &Running, client: &str) -> VolumeWriter {
+pub(super) fn writer(running: &Running, client: &str) -> VolumeWriter {
     let life = running.host.life;
     VolumeWriter {
         node: life.node,
@@ -343,14 +355,14 @@ pub(super) async fn propose(
 }
 
 /// Waits until this node goes by a map that is so new.
-async fn follow(
+pub(super) async fn follow(
     running: &Running,
     revision: Revision,
     deadline: Instant,
 ) -> Result<(), BlockError> {
     while running.host.routes().map.revision < revision {
         if Instant::now() >= deadline {
-            let text = "the volume was attached, and this node has not heard of it in time";
+            let text = "the directory has a newer map, of which this node has not heard in time";
             return Err(BlockError::new(VolumeFault::NotServing, text));
         }
         tokio::time::sleep(AGAIN / 5).await;

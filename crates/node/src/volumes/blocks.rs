@@ -26,7 +26,7 @@ static ZEROES: [u8; CHUNK_BYTES as usize] = [0; CHUNK_BYTES as usize];
 #[derive(Clone)]
 pub(crate) struct VolumeBytes {
     pub(super) running: Arc<Running>,
-    id: RegionId,
+    pub(super) id: RegionId,
 }
 
 impl VolumeBytes {
@@ -50,8 +50,9 @@ impl VolumeBytes {
 
     /// The bytes of a range, in parts.
     pub(crate) async fn read(&self, offset: u64, len: u32) -> Result<Vec<Bytes>, BlockError> {
-        let pieces = self.pieces(offset, u64::from(len))?;
+        let (image, pieces) = self.pieces(offset, u64::from(len))?;
         let read = |piece: &Piece| Action::Read {
+            image,
             offset: piece.offset,
             len: piece.len as u32,
         };
@@ -73,13 +74,14 @@ impl VolumeBytes {
         offset: u64,
         mut bytes: Bytes,
     ) -> Result<(), BlockError> {
-        let pieces = self.pieces(offset, bytes.len() as u64)?;
+        let (image, pieces) = self.pieces(offset, bytes.len() as u64)?;
         let parts: Vec<Bytes> = pieces
             .iter()
             .map(|piece| bytes.split_to(piece.len))
             .collect();
         let mut parts = parts.into_iter();
         let put = |piece: &Piece| Action::Put {
+            image,
             session,
             offset: piece.offset,
             bytes: parts.next().unwrap_or_default(),
@@ -94,13 +96,15 @@ impl VolumeBytes {
         (mut offset, len): (u64, u64),
         keeps: bool,
     ) -> Result<(), BlockError> {
-        let zero = |piece: &Piece| match keeps {
+        let zero = |image: u32, piece: &Piece| match keeps {
             true => Action::Put {
+                image,
                 session,
                 offset: piece.offset,
                 bytes: Bytes::from_static(&ZEROES[..piece.len]),
             },
             false => Action::Zero {
+                image,
                 session,
                 offset: piece.offset,
                 len: piece.len as u32,
@@ -110,8 +114,8 @@ impl VolumeBytes {
         let end = offset + len;
         while offset < end {
             let until = end.min((offset / ZERO_BYTES + 1) * ZERO_BYTES);
-            let pieces = self.pieces(offset, until - offset)?;
-            self.change(&pieces, zero).await?;
+            let (image, pieces) = self.pieces(offset, until - offset)?;
+            self.change(&pieces, |piece| zero(image, piece)).await?;
             offset = until;
         }
         Ok(())
@@ -129,23 +133,63 @@ impl VolumeBytes {
 
     /// Tells every bucket of a stretch of the session, so that nothing of an earlier one takes effect there any more.
     pub(crate) async fn fence(&self, session: u64, stretch: Stretch) -> Result<(), BlockError> {
+        let (image, pieces) = self.buckets(&[stretch])?;
+        self.change(&pieces, |_| Action::Fence { image, session })
+            .await
+    }
+
+    /// Every bucket of some stretches.
+    fn buckets(&self, stretches: &[Stretch]) -> Result<(u32, Vec<Piece>), BlockError> {
         let map = self.map();
         let (pool, _) = self.entry(&map)?;
         let (m, pool) = (pool.scheme.m, pool.id);
-        let buckets = stretch.groups().flat_map(|group| {
+        let groups = stretches.iter().flat_map(|stretch| stretch.groups());
+        let buckets = groups.flat_map(|group| {
             let slots = (0..m).map(staves_model::MemberSlot);
             slots.map(move |slot| Address::Bucket(group, slot))
         });
-        let pieces: Vec<Piece> = buckets
-            .map(|to| Piece {
-                at: 0,
-                pool,
-                to,
-                offset: 0,
-                len: 0,
-            })
-            .collect();
-        self.change(&pieces, |_| Action::Fence { session }).await
+        let pieces = buckets.map(|to| Piece {
+            at: 0,
+            pool,
+            to,
+            offset: 0,
+            len: 0,
+        });
+        Ok((map.image_number(self.id), pieces.collect()))
+    }
+
+    /// Makes this image a copy of `of` in every bucket of some stretches; nobody writes to that in a session before this one then.
+    pub(super) async fn copy(
+        &self,
+        of: u32,
+        session: u64,
+        stretches: &[Stretch],
+    ) -> Result<(), BlockError> {
+        let (image, pieces) = self.buckets(stretches)?;
+        let copy = |_: &Piece| Action::Copy { of, session, image };
+        self.change(&pieces, copy).await
+    }
+
+    /// Takes this image out of every bucket of some stretches.
+    pub(super) async fn drop_image(&self, stretches: &[Stretch]) -> Result<(), BlockError> {
+        let (image, mut left) = self.buckets(stretches)?;
+        while !left.is_empty() {
+            let answers = self.execute(&left, |_| Action::Drop { image }).await?;
+            let mut answers = answers.into_iter();
+            let mut odd = None;
+            left.retain(|_| match answers.next() {
+                Some(Answer::Int(0)) => false,
+                Some(Answer::Int(_)) => true,
+                other => {
+                    odd = other;
+                    true
+                }
+            });
+            if let Some(answer) = odd {
+                return Err(senseless(&answer, true));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn map(&self) -> Arc<ClusterMap> {
@@ -165,10 +209,13 @@ impl VolumeBytes {
         })
     }
 
-    fn pieces(&self, offset: u64, len: u64) -> Result<Vec<Piece>, BlockError> {
+    /// The pieces of a range, and the image that they are of.
+    fn pieces(&self, offset: u64, len: u64) -> Result<(u32, Vec<Piece>), BlockError> {
         let map = self.map();
         let (pool, region) = self.entry(&map)?;
-        pieces(pool, region, &[(offset, len)]).map_err(|e| BlockError::of_client(&e, false))
+        let pieces = pieces(pool, region, &[(offset, len)]);
+        let pieces = pieces.map_err(|e| BlockError::of_client(&e, false))?;
+        Ok((map.image_number(self.id), pieces))
     }
 
     async fn change(

@@ -49,7 +49,7 @@ impl ServedVolumes {
         let volume = all
             .entry(id)
             .or_insert_with(|| Arc::new(ServedVolume::new(&region.name)));
-        volume.throttle.set(map.limits.get(&id).copied());
+        volume.throttle.set(map.volumes.limits.get(&id).copied());
         volume.clone()
     }
 
@@ -58,7 +58,7 @@ impl ServedVolumes {
         let mut all = self.all.lock();
         all.retain(|id, _| map.region(*id).is_some());
         for (id, volume) in all.iter() {
-            volume.throttle.set(map.limits.get(id).copied());
+            volume.throttle.set(map.volumes.limits.get(id).copied());
         }
     }
 
