@@ -2,17 +2,21 @@
 
 mod limit;
 mod rates;
+mod stream;
 mod top;
+mod transfer;
 
+use anyhow::Context;
 use clap::Subcommand;
 use serde_json::json;
 use staves_client::VolumeStat;
-use staves_model::Scheme;
 use staves_model::policy::too_few_nodes;
+use staves_model::{ImageKind, ImageState, Scheme};
 use staves_node::config::Size;
 
 use self::limit::LimitOptions;
 use self::top::TopOptions;
+use self::transfer::{ExportOptions, ImportOptions};
 use crate::confirm::confirm;
 use crate::{memory, scrub};
 use staves_cli_common::cluster::Cluster;
@@ -50,7 +54,25 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE")]
         size: Size,
     },
-    /// Delete a volume that nobody has attached, with all that it holds
+    /// Keep what volumes hold now under a name, all of them at one instant; it takes up memory as they change
+    Snapshot {
+        /// A volume to keep, and the name of its snapshot
+        #[arg(required = true, value_name = "VOLUME@SNAPSHOT")]
+        snapshots: Vec<String>,
+    },
+    /// Make a volume that holds what another one, or a snapshot, holds now; it takes up memory as either changes
+    Clone {
+        /// The volume or snapshot that it is copied from
+        #[arg(value_name = "VOLUME[@SNAPSHOT]")]
+        from: String,
+        /// The name of the new volume
+        name: String,
+    },
+    /// Write a volume or a snapshot to a file, without what was never written; or what has changed between two snapshots
+    Export(ExportOptions),
+    /// Write an exported volume, or exported changes, to a volume
+    Import(ImportOptions),
+    /// Delete a volume that nobody has attached, or a snapshot, with all that it alone holds
     Delete {
         /// Its name
         name: String,
@@ -79,21 +101,15 @@ pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::R
     match command {
         VolumeCommand::Check { name } => scrub::check_volume(session, name, out),
         VolumeCommand::Top(options) => top::run(session, options, out),
+        VolumeCommand::Export(options) => transfer::export(session, options, out),
+        VolumeCommand::Import(options) => transfer::import(session, options, out),
         VolumeCommand::Limit(options) => limit::run(session, options, out),
         VolumeCommand::Create {
             name,
             size,
             pool,
             bucket,
-        } => {
-            session.check_regions(pool)?;
-            let bucket = bucket.map(|bucket| bucket.0);
-            let stat = session.wait(client.create_volume_with(pool, name, size.0, bucket))?;
-            let scheme: Option<Scheme> = stat.region.scheme.parse().ok();
-            let map = client.map();
-            let few = scheme.and_then(|scheme| too_few_nodes(&map, name, scheme));
-            print_result(out, &stat, "created", few.map(|few| few.to_string()))
-        }
+        } => create(session, (name, pool), (size.0, bucket.map(|b| b.0)), out),
         VolumeCommand::List => {
             let stats = session.wait(client.volumes())?;
             let rows: Vec<_> = stats.iter().map(as_json).collect();
@@ -103,14 +119,11 @@ pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::R
             let stat = session.wait(client.volume(name))?;
             output::answer(out, &as_json(&stat), |_| described(&stat))
         }
-        VolumeCommand::Grow { name, size } => {
-            let before = session.wait(client.volume(name))?;
-            if before.region.size_bytes == size.0 {
-                return print_result(out, &before, "ends there already", None);
-            }
-            session.wait(client.grow_volume(name, size.0))?;
-            let stat = session.wait(client.volume(name))?;
-            print_result(out, &stat, "grown", None)
+        VolumeCommand::Grow { name, size } => grow(session, name, size.0, out),
+        VolumeCommand::Snapshot { snapshots } => snapshot(session, snapshots, out),
+        VolumeCommand::Clone { from, name } => {
+            let stat = session.wait(client.clone_volume(from, name))?;
+            print_result(out, &stat, &format!("copied from '{from}'"), None)
         }
         VolumeCommand::Delete { name, yes } => {
             let stat = session.wait(client.volume(name))?;
@@ -119,7 +132,12 @@ pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::R
                 confirm(session, &what, out)?;
             }
             session.wait(client.delete_volume(name))?;
-            print_result(out, &stat, "deleted", None)
+            // What it shares with others is given back bucket by bucket.
+            let what = match session.wait(client.volume(name)) {
+                Ok(_) => "is being deleted",
+                Err(_) => "deleted",
+            };
+            print_result(out, &stat, what, None)
         }
         VolumeCommand::Detach { name } => {
             let detached = session.wait(client.detach_volume(name))?;
@@ -131,6 +149,60 @@ pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::R
             print_result(out, &stat, what, None)
         }
     }
+}
+
+fn grow(session: &Cluster, name: &str, size_bytes: u64, out: Format) -> anyhow::Result<()> {
+    let client = &session.client;
+    let before = session.wait(client.volume(name))?;
+    if before.region.size_bytes == size_bytes {
+        return print_result(out, &before, "ends there already", None);
+    }
+    session.wait(client.grow_volume(name, size_bytes))?;
+    let stat = session.wait(client.volume(name))?;
+    print_result(out, &stat, "grown", None)
+}
+
+fn create(
+    session: &Cluster,
+    (name, pool): (&str, &str),
+    (size_bytes, bucket_bytes): (u64, Option<u64>),
+    out: Format,
+) -> anyhow::Result<()> {
+    session.check_regions(pool)?;
+    let client = &session.client;
+    let made = client.create_volume_with(pool, name, size_bytes, bucket_bytes);
+    let stat = session.wait(made)?;
+    let scheme: Option<Scheme> = stat.region.scheme.parse().ok();
+    let map = client.map();
+    let few = scheme.and_then(|scheme| too_few_nodes(&map, name, scheme));
+    print_result(out, &stat, "created", few.map(|few| few.to_string()))
+}
+
+fn snapshot(session: &Cluster, snapshots: &[String], out: Format) -> anyhow::Result<()> {
+    let pairs = snapshots.iter().map(|of| {
+        let pair = of
+            .split_once('@')
+            .filter(|(volume, name)| !volume.is_empty() && !name.is_empty());
+        let pair = pair.map(|(volume, name)| (volume.to_owned(), name.to_owned()));
+        pair.with_context(|| {
+            format!("'{of}' names no snapshot: write VOLUME@SNAPSHOT, such as disk@monday")
+        })
+    });
+    let pairs: Vec<(String, String)> = pairs.collect::<anyhow::Result<_>>()?;
+    let stats = session.wait(session.client.snapshot_volumes(&pairs))?;
+    let rows: Vec<_> = stats.iter().map(as_json).collect();
+    output::answer(out, &rows, |_| {
+        let lines = stats.iter().map(|stat| {
+            let region = &stat.region;
+            format!(
+                "snapshot '{}': made; {}, {}",
+                region.name,
+                bytes(region.size_bytes),
+                region.scheme
+            )
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    })
 }
 
 fn print_result(
@@ -163,9 +235,44 @@ fn as_json(stat: &VolumeStat) -> serde_json::Value {
         "session": stat.session,
         "attached_to": writer_json(stat),
         "limit": limit::as_json(stat),
+        "copy": copy_json(stat),
         "lost_groups": region.lost.iter().map(|group| group.0).collect::<Vec<_>>(),
         "groups": region.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
     })
+}
+
+fn copy_json(stat: &VolumeStat) -> Option<serde_json::Value> {
+    let image = stat.image?;
+    Some(json!({
+        "kind": kind(image.kind),
+        "state": image_state(image.state),
+        "of": stat.of,
+        "at_ms": image.at_ms,
+    }))
+}
+
+fn kind(kind: ImageKind) -> &'static str {
+    match kind {
+        ImageKind::Original => "original",
+        ImageKind::Snapshot => "snapshot",
+        ImageKind::Clone => "clone",
+    }
+}
+
+fn image_state(state: ImageState) -> &'static str {
+    match state {
+        ImageState::Copying { .. } => "being made",
+        ImageState::Ready => "in use",
+        ImageState::Deleting => "being deleted",
+    }
+}
+
+fn copy_of(stat: &VolumeStat) -> String {
+    match (stat.image, &stat.of) {
+        (None, _) => "-".into(),
+        (Some(image), Some(of)) => format!("{} of {of}", kind(image.kind)),
+        (Some(image), None) => kind(image.kind).into(),
+    }
 }
 
 fn writer_json(stat: &VolumeStat) -> Option<serde_json::Value> {
@@ -186,6 +293,7 @@ const COLUMNS: &[Column<VolumeStat>] = &[
     ("size ", |stat| bytes(stat.region.size_bytes)),
     ("groups ", |stat| stat.region.groups.len().to_string()),
     ("limit", |stat| limit::of(stat, "-")),
+    ("copy", copy_of),
     ("attached to", attached),
     ("state", state),
 ];
@@ -203,9 +311,21 @@ fn attached(stat: &VolumeStat) -> String {
 
 fn state(stat: &VolumeStat) -> String {
     match (stat.region.lost.len(), stat.region.groups.len()) {
-        (0, _) => "in use".into(),
+        (0, _) => stat
+            .image
+            .map_or("in use", |image| image_state(image.state))
+            .into(),
         (lost, of) => format!("{lost} of {of} groups lost"),
     }
+}
+
+fn copied(stat: &VolumeStat) -> String {
+    let at = stat.image.and_then(|image| {
+        let at = chrono::DateTime::from_timestamp_millis(image.at_ms as i64)?;
+        let at = at.format("%Y-%m-%d %H:%M:%S");
+        (image.at_ms > 0).then(|| format!(", {at} UTC"))
+    });
+    format!("{}{}", copy_of(stat), at.unwrap_or_default())
 }
 
 fn described(stat: &VolumeStat) -> String {
@@ -226,6 +346,7 @@ fn described(stat: &VolumeStat) -> String {
         ("can grow to, with its groups", bytes(region.capacity_bytes)),
         ("data buckets", memory::buckets(region)),
         ("limit", limit::of(stat, "none")),
+        ("copy", copied(stat)),
         ("attached to", attached(stat)),
         ("sessions so far", stat.session.to_string()),
         ("groups", groups.join(" ")),

@@ -41,6 +41,7 @@ mod secrets;
 mod several_disks;
 mod shed;
 mod small;
+mod snapshots;
 mod states;
 mod unread;
 mod volume_tools;

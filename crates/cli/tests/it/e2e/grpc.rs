@@ -11,7 +11,7 @@ use super::scrub::page;
 use super::{Cluster, PATIENCE};
 
 /// Nodes with both doors for volumes; the ports of gRPC's, then of NBD's.
-fn start(count: usize, scheme: &str) -> (Cluster, Vec<u16>, Vec<u16>) {
+pub(super) fn start(count: usize, scheme: &str) -> (Cluster, Vec<u16>, Vec<u16>) {
     let (grpc, nbd) = (free_ports(count), free_ports(count));
     let export = |(grpc, nbd)| {
         format!("export STAVES_GRPC=127.0.0.1:{grpc} && export STAVES_NBD=127.0.0.1:{nbd}")
