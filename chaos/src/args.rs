@@ -1,10 +1,13 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-/// Real processes, real faults, checked histories. Needs root, iproute2 and nftables.
+use crate::delay::{self, DelayPlace};
+
+/// Real processes, real faults, checked histories. Needs root, iproute2 and nftables; iptables for delays.
 #[derive(Parser)]
 #[command(name = "staves-chaos")]
 pub struct Args {
@@ -63,6 +66,15 @@ pub enum Command {
     Check {
         /// JSON lines.
         history: PathBuf,
+    },
+    /// Delays packets between network namespaces until stdin ends; without namespaces, measures the round trip that a delay adds.
+    Wan {
+        /// The time that each packet takes longer, in one direction: 10ms, 500us.
+        #[arg(long, value_parser = delay::time)]
+        one_way: Duration,
+        /// Two or more, as FILE=ADDRESS (/run/netns/a=10.0.0.1, /proc/PID/ns/net=10.0.0.2): each gets late what the others' addresses send.
+        #[arg(value_parser = delay::place)]
+        places: Vec<DelayPlace>,
     },
     /// Plants each bug of the glue and demands that its scenario finds it.
     Mutants {

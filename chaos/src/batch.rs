@@ -8,17 +8,22 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use staves_chaos::mutants::Hunt;
+use staves_chaos::nodes::disks;
 use staves_chaos::run::{self, RunSettings, Verdict};
 use staves_chaos::scenario::{Scenario, parse};
-use staves_chaos::{catalogue, judge, kills, lab, mutants, random, second};
+use staves_chaos::{catalogue, judge, kills, lab, mutants, random, second, wan};
 use staves_history::record;
 
 use crate::args::{Args, Command};
+use crate::delay;
 
 /// Does what the command line says; whether nothing was found wrong.
 pub fn execute(args: &Args) -> anyhow::Result<bool> {
     if let Command::Check { history } = &args.command {
         return check(history);
+    }
+    if let Command::Wan { one_way, places } = &args.command {
+        return delay::execute(*one_way, places);
     }
     if let Some(why) = lab::impossible() {
         bail!("{why}");
@@ -69,7 +74,7 @@ pub fn execute(args: &Args) -> anyhow::Result<bool> {
             Ok(kills.lost == 0)
         }
         Command::Mutants { names } => hunt(&batch.settings, names),
-        Command::Check { .. } => Ok(true),
+        Command::Check { .. } | Command::Wan { .. } => Ok(true),
     }
 }
 
@@ -254,8 +259,8 @@ impl Batch<'_> {
                 let Some((scenario, seed)) = next else {
                     return Ok(());
                 };
-                if let Some(why) = without_disks(&scenario) {
-                    eprintln!("skipped {}: no disk can fail here: {why}", scenario.name);
+                if let Some(why) = impossible(&scenario) {
+                    eprintln!("skipped {}: {why}", scenario.name);
                     continue;
                 }
                 let started = Instant::now();
@@ -336,12 +341,12 @@ impl Batch<'_> {
     }
 }
 
-/// The reason that there are no disks for a scenario that needs some.
-fn without_disks(scenario: &Scenario) -> Option<&'static str> {
-    let why = scenario
-        .two_disks
-        .then(staves_chaos::nodes::disks::impossible);
-    why.flatten()
+/// The reason that a scenario cannot be run here.
+fn impossible(scenario: &Scenario) -> Option<String> {
+    let disks = scenario.two_disks.then(disks::impossible).flatten();
+    let disks = disks.map(|why| format!("no disk can fail here: {why}"));
+    let wan = || scenario.wan.and_then(|_| wan::impossible());
+    disks.or_else(wan)
 }
 
 /// A lock whose holder cannot have broken anything by panicking.

@@ -8,12 +8,14 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, bail};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::wan::{DelayCounts, Wan};
 
 /// The clients' place, beside those of nodes.
 pub const HUB: usize = usize::MAX;
@@ -34,6 +36,8 @@ pub struct Lab {
     nodes: usize,
     /// From, to: what the first sends does not reach the second.
     cuts: BTreeSet<(usize, usize)>,
+    /// The delay between nodes, and the number of nodes of a zone: within one there is none.
+    wan: Option<(Wan, usize)>,
 }
 
 /// Runs a command to its end; its words and what it said are in the error.
@@ -74,6 +78,7 @@ impl Lab {
             prefix: format!("stv{}x{number}", std::process::id()),
             nodes: 0,
             cuts: BTreeSet::new(),
+            wan: None,
         };
         let hub = lab.hub();
         tool("ip", &["netns", "add", &hub])?;
@@ -115,7 +120,40 @@ impl Lab {
         )?;
         tool("ip", &["-n", &space, "link", "set", "eth0", "up"])?;
         tool("ip", &["-n", &space, "link", "set", "lo", "up"])?;
-        Ok(())
+        self.delay_to(at)
+    }
+
+    /// Delays packets between nodes from now on, but not within zones of so many nodes, those of the first node first. Clients are near every node.
+    pub fn delay(&mut self, wan: Wan, zone: usize) -> anyhow::Result<()> {
+        self.wan = Some((wan, zone.max(1)));
+        (0..self.nodes).try_for_each(|at| self.delay_to(at))
+    }
+
+    /// Delays what comes to a node, also from nodes that are added later.
+    fn delay_to(&mut self, at: usize) -> anyhow::Result<()> {
+        let place = self.place(at);
+        let senders: Vec<(usize, String)> =
+            (0..NODES_MAX).map(|at| (at, self.address(at))).collect();
+        let Some((wan, zone)) = &mut self.wan else {
+            return Ok(());
+        };
+        let far = senders
+            .into_iter()
+            .filter(|(from, _)| from / *zone != at / *zone);
+        wan.delay(&place, &far.map(|(_, address)| address).collect::<Vec<_>>())
+    }
+
+    /// The counts of the delay, if there is one.
+    ///
+    /// # Errors
+    /// It has ended at some node, which has been cut off since.
+    pub fn delays(&self) -> anyhow::Result<Option<DelayCounts>> {
+        match &self.wan {
+            Some((wan, _)) if !wan.is_whole() => {
+                bail!("the delay of packets has ended at some node, which has been cut off since")
+            }
+            wan => Ok(wan.as_ref().map(|(wan, _)| wan.counts())),
+        }
     }
 
     /// The namespace of clients.
@@ -149,12 +187,14 @@ impl Lab {
         command
     }
 
+    /// The file of a node's network namespace, or of that of clients.
+    pub fn place(&self, at: usize) -> PathBuf {
+        Path::new("/run/netns").join(self.space(at))
+    }
+
     /// Moves this thread to where clients are. Threads and processes that it starts are there too.
     pub fn enter(&self) -> anyhow::Result<()> {
-        let path = Path::new("/run/netns").join(self.hub());
-        let file = File::open(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-            .context("cannot enter the lab's namespace")
+        enter(&self.place(HUB))
     }
 
     /// The cuts: pairs of sender and receiver.
@@ -212,6 +252,13 @@ impl Lab {
     }
 }
 
+/// Moves this thread into a network namespace.
+pub(crate) fn enter(path: &Path) -> anyhow::Result<()> {
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+        .context("cannot enter the lab's namespace")
+}
+
 fn senders(cuts: &BTreeSet<(usize, usize)>, to: usize) -> Vec<usize> {
     cuts.iter()
         .filter(|cut| cut.1 == to)
@@ -221,6 +268,8 @@ fn senders(cuts: &BTreeSet<(usize, usize)>, to: usize) -> Vec<usize> {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        // Its threads are in the namespaces.
+        self.wan = None;
         for at in 0..self.nodes {
             // What cannot be taken away now is swept by the next run.
             let _ = tool("ip", &["netns", "del", &self.space(at)]);

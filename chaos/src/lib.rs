@@ -10,7 +10,7 @@
 //!
 //! **Path of the data.** A [`scenario`] is a small file that reads like sentences, or comes from the
 //! [`random`] grammar. [`run`] builds a [`lab`] (one namespace a node, one more for clients), starts the
-//! [`nodes`] in it and the clients of [`load`], and does what the scenario says. [`judge`] looks at
+//! [`nodes`] in it and the clients of [`load`], and does what the scenario says. [`wan`] delays packets between nodes where it says so. [`judge`] looks at
 //! what was seen. [`second`] asks another checker (Porcupine) about the same history.
 //!
 //! **What it does not do.** Loss of power: a killed process keeps the kernel's page cache. Steps of the
@@ -29,4 +29,5 @@ pub mod random;
 pub mod run;
 pub mod scenario;
 pub mod second;
+pub mod wan;
 pub mod watch;

@@ -2,6 +2,7 @@
 
 mod args;
 mod batch;
+mod delay;
 
 use std::process::ExitCode;
 

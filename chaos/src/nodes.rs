@@ -71,6 +71,8 @@ pub struct Setup {
     pub on_disk: bool,
     /// They serve volumes.
     pub volumes: bool,
+    /// So many in turn are in one zone; without it, nodes have none.
+    pub zone: Option<usize>,
 }
 
 struct Node {
@@ -194,6 +196,9 @@ impl Nodes {
         if self.setup.volumes {
             command.args(["--nbd", &format!("{address}:{NBD_PORT}")]);
             command.args(["--grpc", &format!("{address}:{GRPC_PORT}")]);
+        }
+        if let Some(zone) = self.setup.zone {
+            command.args(["--zone", &format!("z{}", at / zone + 1)]);
         }
         if !founder {
             let others = (0..self.nodes.len()).filter(|other| *other != at);

@@ -24,6 +24,7 @@ use crate::load::flood::Flood;
 use crate::load::{self, Shared, region, volume};
 use crate::nodes::{FOLDER, Nodes, Setup, is_whole, status};
 use crate::scenario::Scenario;
+use crate::wan::Wan;
 use crate::watch::Watch;
 
 /// The bound on the cluster's recovery.
@@ -141,7 +142,10 @@ pub fn run(
 }
 
 fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow::Result<Verdict> {
-    let lab = Lab::new(scenario.nodes)?;
+    let mut lab = Lab::new(scenario.nodes)?;
+    if let Some(wan) = scenario.wan {
+        lab.delay(Wan::new(wan.one_way)?, wan.zone)?;
+    }
     lab.enter()?;
     let setup = Setup {
         program: settings.program.clone(),
@@ -152,6 +156,7 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
         few_descriptors: scenario.few_descriptors,
         on_disk: scenario.on_disk,
         volumes: scenario.volume,
+        zone: scenario.wan.map(|wan| wan.zone).filter(|nodes| *nodes > 1),
     };
     let mut runner = Runner {
         scenario,
@@ -484,6 +489,11 @@ impl Runner<'_> {
         }
         self.settle_disks();
         let healthy = self.healthy();
+        match self.lab.delays() {
+            Ok(Some(counts)) => self.tell(&format!("wan: {counts}")),
+            Ok(None) => {}
+            Err(why) => self.wrong(format!("{why:#}")),
+        }
         self.shared.stop();
         for client in clients {
             if client.join().is_err() {

@@ -6,7 +6,8 @@
 //!                                  'clocks apart' (monotonic ones), 'wall clocks apart', 'few descriptors',
 //!                                  'memory 4+2' (a region, too), 'memory 1+1 on disk' (nothing of it may ever be lost), 'files' (a dataset, and no clients but its
 //!                                  readers), 'files too' (a dataset beside the other clients), 'two disks' (each node has a second one, which can fail, in
-//!                                  a file system of its own), 'volume' (in memory's pool, with clients of both its doors)
+//!                                  a file system of its own), 'volume' (in memory's pool, with clients of both its doors),
+//!                                  'wan 10ms one way' (between any two nodes), 'wan 10ms one way between zones of 2' (n1 and n2 are one); clients are near every node
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
 //! expect stalls at every node but n1 below 3s   the same, but what n1 is asked counts for no write
@@ -37,6 +38,7 @@ use std::time::Duration;
 pub use self::action::{Action, Who};
 use crate::lab::NODES_MAX;
 use crate::load::Keys;
+use crate::wan::DELAY_MAX;
 
 /// One step.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -49,6 +51,15 @@ pub struct Step {
     pub action: Action,
     /// After what time it is undone.
     pub lasting: Option<Duration>,
+}
+
+/// The delay between nodes of a scenario.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WanHeading {
+    /// The time that each packet takes longer.
+    pub one_way: Duration,
+    /// So many nodes are one zone, within which there is no delay; 1 if the file has no zones.
+    pub zone: usize,
 }
 
 /// A scenario.
@@ -76,6 +87,8 @@ pub struct Scenario {
     pub files: bool,
     /// All clients read the dataset; there are no others.
     pub only_files: bool,
+    /// Packets between nodes take longer.
+    pub wan: Option<WanHeading>,
     /// Nodes' monotonic clocks begin days apart.
     pub clocks_apart: bool,
     /// Nodes' wall clocks are days apart, and can be set.
@@ -201,6 +214,7 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             }
             ["two", "disks"] => scenario.two_disks = true,
             ["volume"] => scenario.volume = true,
+            ["wan", t, "one", "way", ref zones @ ..] => scenario.wan = Some(wan(t, zones)?),
             ["files"] => (scenario.files, scenario.only_files) = (true, true),
             ["files", "too"] => scenario.files = true,
             ["clocks", "apart"] => scenario.clocks_apart = true,
@@ -208,7 +222,7 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             ["few", "descriptors"] => scenario.few_descriptors = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, two disks, volume, files too, clocks apart, wall clocks apart, few descriptors'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, two disks, volume, files too, wan 10ms one way, wan 10ms one way between zones of 2, clocks apart, wall clocks apart, few descriptors'"
                 ));
             }
         }
@@ -217,6 +231,17 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
         0 => Err("the first line says how many nodes there are: '5 nodes'".into()),
         _ => Ok(()),
     }
+}
+
+fn wan(one_way: &str, zones: &[&str]) -> Result<WanHeading, String> {
+    let one_way = time(one_way).ok().filter(|t| *t <= DELAY_MAX);
+    let one_way = one_way.ok_or("a delay is a time like 10ms, and at most 2s")?;
+    let zone = match zones {
+        [] => 1,
+        ["between", "zones", "of", n] => count(n, NODES_MAX)?,
+        _ => return Err("packets can be delayed 'between zones of 2'".into()),
+    };
+    Ok(WanHeading { one_way, zone })
 }
 
 fn expectation(scenario: &mut Scenario, text: &str) -> Result<(), String> {

@@ -109,6 +109,19 @@ fn sentences_about_disks_and_volumes_are_understood() {
 }
 
 #[test]
+fn a_delay_between_nodes_and_between_zones_is_understood() {
+    let wan = |heading: &str| {
+        let s = parse("x", &format!("4 nodes, {heading}\nrun for 1s\n"));
+        s.map(|s| s.wan.map(|wan| (wan.one_way, wan.zone)))
+    };
+    let ms = Duration::from_millis;
+    assert_eq!(wan("7 keys"), Ok(None));
+    assert_eq!(wan("wan 10ms one way"), Ok(Some((ms(10), 1))));
+    let zones = wan("wan 20ms one way between zones of 2");
+    assert_eq!(zones, Ok(Some((ms(20), 2))));
+}
+
+#[test]
 fn what_is_wrong_is_told_with_its_line() {
     for (text, line, says) in [
         ("5 node\nfly n1", 2, "one can kill"),
@@ -144,6 +157,14 @@ fn what_is_wrong_is_told_with_its_line() {
         ),
         ("5 nodes\nscratch a disk of n1", 2, "one can kill"),
         ("5 nodes\nfail a disk of me", 2, "nobody"),
+        ("5 nodes, wan 10ms\nkill n1", 1, "wan 10ms one way"),
+        ("5 nodes, wan 9 one way\nkill n1", 1, "a time like"),
+        ("5 nodes, wan 3s one way\nkill n1", 1, "at most 2s"),
+        (
+            "5 nodes, wan 3ms one way between us\nkill n1",
+            1,
+            "between zones",
+        ),
         ("99 nodes\nkill n1", 1, "from 1 to"),
         ("kill n1", 1, "first line"),
         ("5 nodes\n", 1, "nothing happens"),
