@@ -199,16 +199,19 @@ class Cluster:
     def up(self):
         return sum(node["up"] for node in self.status()["nodes"])
 
+    def has_copies(self, status=None):
+        """Every bucket has its copies, and none is on its way elsewhere."""
+        return all(pool["whole"] == pool["buckets"] and not pool["changing"] for pool in (status or self.status())["pools"])
+
     def is_whole(self):
-        """All nodes that run are up, as they are now, and every bucket has its copies."""
+        """The same, all nodes that run are up, as they are now, and so are all that vote."""
         status = self.status()
         running = [node for node in self.nodes if node.is_running()]
         up = {node["native"]: node for node in status["nodes"] if node["up"]}
         if any(node.at("listen") not in up for node in running) or len(up) != len(running):
             return False
         voters = {node["id"] for node in up.values()}
-        return (all(pool["whole"] == pool["buckets"] and not pool["changing"] for pool in status["pools"])
-                and set(status["directory"]["voters"]) <= voters)
+        return self.has_copies(status) and set(status["directory"]["voters"]) <= voters
 
     def whole(self, seconds=90):
         until("every bucket has its copies", self.is_whole, seconds)
@@ -226,6 +229,11 @@ class Cluster:
         if "primary" not in held or "copy" not in held:
             raise Failed(f"{volume} has no two members: {members}")
         return held["primary"], held["copy"]
+
+    def places(self):
+        """How many members of groups of vols each node has."""
+        names = [member["name"] for group in self.json("group", "list", "--pool", "vols") for member in group["members"]]
+        return [names.count(node.name) for node in self.nodes]
 
     def processes(self):
         return [node.child for node in self.nodes if node.is_running()]
