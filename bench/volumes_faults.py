@@ -1,6 +1,7 @@
 """Figures of bench/volumes about distance and about deaths."""
 import json, os, random, re, statistics, subprocess, threading, time
 
+from harness import cpu_seconds
 from volumes_lab import MIB, Cluster, Failed, exact_median_us, fill, fio, fio_args, fio_json, note, run, show, until, uri
 
 ONE_WAY_MS = 10
@@ -57,7 +58,6 @@ def recovery(sizes, _pair):
 
 
 def replaced(cluster):
-    from harness import cpu_seconds
     keeper, lost = cluster.nodes
     lost.kill()
     lost.forget()
@@ -141,7 +141,7 @@ def kills(sizes, _pair):
             primary, copy = cluster.members("disk")
             victim = primary if what == "primary" else copy
             door = primary if what == "copy" else next(node for node in cluster.nodes if node not in (primary, copy))
-            told[what].append(killed(cluster, door, victim))
+            told[what].append(killed(cluster, door, victim, sizes.after_kill))
             note(f"kill {turn + 1} of {2 * sizes.kills}: {what}, longest write {told[what][-1]['longest_s']:.3f} s")
     for what, each in told.items():
         times = sorted(one["longest_s"] for one in each)
@@ -155,13 +155,12 @@ def kills(sizes, _pair):
     return {**told, "missed": missed}
 
 
-def killed(cluster, door, victim):
-    from harness import cpu_seconds
+def killed(cluster, door, victim, after):
     led = next((node["name"] for node in cluster.status()["nodes"] if node["leads_directory"]), None)
     servers = [node.child for node in cluster.nodes if node is not victim]
     began = cpu_seconds(servers)
-    child = subprocess.Popen(fio_args(uri(door, "disk"), "randwrite", "4k", 1, 64, "--time_based", "--runtime=6"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)
+    child = subprocess.Popen(fio_args(uri(door, "disk"), "randwrite", "4k", 1, 64, "--time_based", f"--runtime={after + 1}"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1)
     victim.kill()
     out, err = child.communicate(timeout=120)
     cpu = cpu_seconds(servers) - began

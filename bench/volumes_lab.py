@@ -307,7 +307,7 @@ def fio_json(text):
 
 def fio(where, target, rw, bs, depth, mib, seconds, *more, servers=None):
     """Rates, times and the servers' processor time of one run."""
-    command = [*where, *fio_args(target, rw, bs, depth, mib, "--time_based", f"--runtime={seconds}", "--ramp_time=0.3", *more)]
+    command = [*where, *fio_args(target, rw, bs, depth, mib, "--time_based", f"--runtime={round(seconds * 1000)}ms", "--ramp_time=300ms", *more)]
     began = cpu_seconds(servers or [])
     job = fio_json(run(command, timeout=seconds + 120))["jobs"][0]
     cpu = cpu_seconds(servers or []) - began
