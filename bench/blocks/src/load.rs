@@ -14,7 +14,7 @@ use crate::{ATTACH, client};
 
 /// The options of a load.
 #[derive(clap::Args)]
-pub struct Load {
+pub struct BlockLoad {
     /// A client for each; a volume may be in the list more than once if it is only read.
     #[arg(long, value_delimiter = ',', required = true)]
     volumes: Vec<String>,
@@ -51,14 +51,14 @@ enum BlockOp {
 }
 
 /// A client of one volume.
-enum Door {
+enum BlockDoor {
     Reader(VolumesClient, String),
     Writer(AttachedVolume),
 }
 
 /// The places and the time of a load.
 #[derive(Clone, Copy)]
-struct Plan {
+struct LoadPlan {
     bytes: usize,
     shift: u64,
     places: u64,
@@ -66,17 +66,17 @@ struct Plan {
     ends: Instant,
 }
 
-impl Load {
+impl BlockLoad {
     /// Runs it, and gives the figures.
     pub async fn run(self, nodes: &[String]) -> anyhow::Result<Value> {
         let mut doors = Vec::new();
         for volume in &self.volumes {
             let client = client(nodes)?;
             doors.push(std::sync::Arc::new(match self.op {
-                BlockOp::Read => Door::Reader(client, volume.clone()),
+                BlockOp::Read => BlockDoor::Reader(client, volume.clone()),
                 BlockOp::Write => {
                     let attached = client.attach(volume, ATTACH).await;
-                    Door::Writer(attached.with_context(|| format!("cannot attach {volume}"))?)
+                    BlockDoor::Writer(attached.with_context(|| format!("cannot attach {volume}"))?)
                 }
             }));
         }
@@ -90,7 +90,7 @@ impl Load {
             );
         }
         let begins = Instant::now() + Duration::from_secs_f64(self.warm_up);
-        let plan = Plan {
+        let plan = LoadPlan {
             bytes: self.bytes,
             shift: self.shift,
             places,
@@ -115,7 +115,11 @@ impl Load {
 }
 
 /// Operations one after the other; the times of those that began after the warm-up.
-async fn work(door: std::sync::Arc<Door>, plan: Plan, seed: u64) -> anyhow::Result<Vec<Duration>> {
+async fn work(
+    door: std::sync::Arc<BlockDoor>,
+    plan: LoadPlan,
+    seed: u64,
+) -> anyhow::Result<Vec<Duration>> {
     let mut random = SmallRng::seed_from_u64(seed);
     let mut data = vec![0; plan.bytes];
     random.fill(&mut data[..]);
@@ -128,8 +132,10 @@ async fn work(door: std::sync::Arc<Door>, plan: Plan, seed: u64) -> anyhow::Resu
         }
         let offset = plan.shift + random.random_range(0..plan.places) * plan.bytes as u64;
         match &*door {
-            Door::Reader(client, volume) => drop(client.read(volume, offset, plan.bytes).await?),
-            Door::Writer(volume) => volume.write(offset, data.clone()).await?,
+            BlockDoor::Reader(client, volume) => {
+                drop(client.read(volume, offset, plan.bytes).await?)
+            }
+            BlockDoor::Writer(volume) => volume.write(offset, data.clone()).await?,
         }
         if begun >= plan.begins {
             times.push(begun.elapsed());

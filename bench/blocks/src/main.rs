@@ -29,7 +29,7 @@ const ATTACH: AttachOptions = AttachOptions {
 };
 
 #[derive(Parser)]
-struct Args {
+struct BlocksArgs {
     /// Nodes' gRPC doors, as HOST:PORT; the first that answers is asked.
     #[arg(long, global = true, value_delimiter = ',')]
     nodes: Vec<String>,
@@ -37,15 +37,15 @@ struct Args {
     #[arg(long, global = true, default_value_t = 1)]
     threads: usize,
     #[command(subcommand)]
-    command: Command,
+    command: BlocksCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum BlocksCommand {
     /// Reads or writes at random places for a time, and measures.
-    Load(load::Load),
+    Load(load::BlockLoad),
     /// Writes until stdin ends, and looks for all that was acknowledged.
-    Record(record::Record),
+    Record(record::BlockRecord),
 }
 
 fn client(nodes: &[String]) -> anyhow::Result<VolumesClient> {
@@ -53,7 +53,7 @@ fn client(nodes: &[String]) -> anyhow::Result<VolumesClient> {
     VolumesClient::new(nodes, options).context("no client of volumes")
 }
 
-fn execute(args: Args) -> anyhow::Result<serde_json::Value> {
+fn execute(args: BlocksArgs) -> anyhow::Result<serde_json::Value> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(args.threads.max(1))
         .enable_all()
@@ -61,14 +61,14 @@ fn execute(args: Args) -> anyhow::Result<serde_json::Value> {
         .context("no runtime")?;
     runtime.block_on(async {
         match args.command {
-            Command::Load(load) => load.run(&args.nodes).await,
-            Command::Record(record) => record.run(&args.nodes).await,
+            BlocksCommand::Load(load) => load.run(&args.nodes).await,
+            BlocksCommand::Record(record) => record.run(&args.nodes).await,
         }
     })
 }
 
 fn main() -> ExitCode {
-    match execute(Args::parse()) {
+    match execute(BlocksArgs::parse()) {
         Ok(told) => {
             println!("{told}");
             ExitCode::SUCCESS

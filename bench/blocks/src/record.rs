@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The options of a record.
 #[derive(clap::Args)]
-pub struct Record {
+pub struct BlockRecord {
     #[arg(long)]
     volume: String,
     /// Blocks of 4 KiB that are written, from the volume's beginning.
@@ -38,27 +38,40 @@ pub struct Record {
 
 /// The versions that a block may have.
 #[derive(Default)]
-struct Versions {
+struct BlockVersions {
     /// The newest that was acknowledged; 0: none.
     acknowledged: u64,
     /// Later ones without an answer.
     perhaps: Vec<u64>,
 }
 
+impl BlockVersions {
+    /// True if no acknowledged write is lost where this version is found.
+    fn may_be(&self, version: u64) -> bool {
+        version == self.acknowledged || self.perhaps.contains(&version)
+    }
+
+    /// Notes that a write was acknowledged: it is there, whatever became of the ones before it.
+    fn acknowledge(&mut self, version: u64) {
+        self.acknowledged = version;
+        self.perhaps.clear();
+    }
+}
+
 /// The results of one task.
 #[derive(Default)]
-struct Written {
+struct TaskRecord {
     acknowledged: u64,
     unanswered: u64,
     longest: Duration,
-    blocks: Vec<(u64, Versions)>,
+    blocks: Vec<(u64, BlockVersions)>,
     /// Times of answers, in seconds since 1970, that came long after the one before: that one's, and their own.
-    answers: Vec<f64>,
+    answers: Vec<[f64; 2]>,
     refused: Option<String>,
 }
 
 /// The session that all tasks write in.
-struct Session {
+struct SharedSession {
     client: VolumesClient,
     volume: String,
     attached: Mutex<Option<Arc<AttachedVolume>>>,
@@ -66,10 +79,10 @@ struct Session {
     ends: AtomicBool,
 }
 
-impl Record {
+impl BlockRecord {
     /// Runs it until stdin ends, and gives the figures.
     pub async fn run(self, nodes: &[String]) -> anyhow::Result<Value> {
-        let session = Arc::new(Session {
+        let session = Arc::new(SharedSession {
             client: client(nodes)?,
             volume: self.volume.clone(),
             attached: Mutex::new(None),
@@ -94,9 +107,8 @@ impl Record {
             all.push(done.context("a task panicked")?);
         }
         let (lost, torn, examples) = look_for(&session, &all).await?;
-        let mut answers: Vec<f64> = all.iter().flat_map(|w| w.answers.clone()).collect();
-        answers.sort_by(f64::total_cmp);
-        let sum = |f: fn(&Written) -> u64| all.iter().map(f).sum::<u64>();
+        let answers: Vec<[f64; 2]> = all.iter().flat_map(|w| w.answers.clone()).collect();
+        let sum = |f: fn(&TaskRecord) -> u64| all.iter().map(f).sum::<u64>();
         let longest = all.iter().map(|w| w.longest).max().unwrap_or_default();
         Ok(json!({
             "acknowledged": sum(|w| w.acknowledged), "unanswered": sum(|w| w.unanswered),
@@ -107,7 +119,7 @@ impl Record {
     }
 }
 
-impl Session {
+impl SharedSession {
     /// The present session, or a new one if `over` is the present one.
     async fn get(
         &self,
@@ -149,13 +161,13 @@ fn content(block: u64, version: u64) -> Vec<u8> {
     bytes
 }
 
-async fn write(session: Arc<Session>, own: Vec<u64>) -> Written {
-    let mut written = Written {
+async fn write(session: Arc<SharedSession>, own: Vec<u64>) -> TaskRecord {
+    let mut written = TaskRecord {
         blocks: own
             .into_iter()
-            .map(|block| (block, Versions::default()))
+            .map(|block| (block, BlockVersions::default()))
             .collect(),
-        ..Written::default()
+        ..TaskRecord::default()
     };
     let mut over = None;
     let (mut turn, mut version) = (0, 0);
@@ -180,15 +192,12 @@ async fn write(session: Arc<Session>, own: Vec<u64>) -> Written {
         let offset = *block * BLOCK as u64;
         match attached.write(offset, content(*block, version)).await {
             Ok(()) => {
-                *versions = Versions {
-                    acknowledged: version,
-                    perhaps: Vec::new(),
-                };
+                versions.acknowledge(version);
                 written.acknowledged += 1;
                 let answered = now();
                 let gap = Duration::from_secs_f64((answered - before).max(0.0));
                 if gap >= GAP {
-                    written.answers.extend([before, answered]);
+                    written.answers.push([before, answered]);
                 }
                 written.longest = written.longest.max(gap);
                 before = answered;
@@ -207,17 +216,18 @@ async fn write(session: Arc<Session>, own: Vec<u64>) -> Written {
 }
 
 /// Reads all blocks: acknowledged writes that are gone, blocks that were never written as they are, and some of them in words.
-async fn look_for(session: &Session, all: &[Written]) -> anyhow::Result<(u64, u64, Vec<String>)> {
+async fn look_for(
+    session: &SharedSession,
+    all: &[TaskRecord],
+) -> anyhow::Result<(u64, u64, Vec<String>)> {
     let (mut lost, mut torn, mut examples) = (0, 0, Vec::new());
     for (block, versions) in all.iter().flat_map(|written| &written.blocks) {
         let offset = block * BLOCK as u64;
         let read = session.client.read(&session.volume, offset, BLOCK).await;
         let read = read.with_context(|| format!("block {block} cannot be read"))?;
         let found = version_of(&read, *block);
-        let expected =
-            |version: u64| version == versions.acknowledged || versions.perhaps.contains(&version);
         let text = match found {
-            Some(version) if expected(version) => continue,
+            Some(version) if versions.may_be(version) => continue,
             Some(version) => {
                 lost += 1;
                 format!("version {version}")
@@ -249,6 +259,20 @@ fn version_of(bytes: &[u8], block: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_acknowledged_write_that_is_gone_is_lost_and_one_without_an_answer_is_not() {
+        let mut versions = BlockVersions::default();
+        assert!(versions.may_be(0) && !versions.may_be(1), "never written");
+        versions.perhaps.push(1);
+        assert!(versions.may_be(0) && versions.may_be(1));
+        versions.perhaps.push(2);
+        versions.acknowledge(2);
+        assert!(versions.may_be(2));
+        assert!(!versions.may_be(1) && !versions.may_be(0), "lost");
+        versions.perhaps.push(3);
+        assert!(versions.may_be(3) && versions.may_be(2) && !versions.may_be(1));
+    }
 
     #[test]
     fn a_block_says_its_version_and_a_torn_one_none() {
