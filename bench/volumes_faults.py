@@ -113,8 +113,8 @@ def reshuffle(sizes, _pair):
         until("the new nodes are up", lambda: cluster.up() == 4)
         settled, last = time.monotonic(), None
         while time.monotonic() - settled < 5:
-            now = cluster.places()
-            if now != last or not cluster.has_copies():
+            now, at_rest = cluster.places()
+            if now != last or not at_rest or not cluster.has_copies():
                 settled, last = time.monotonic(), now
             if time.monotonic() - began > 150:
                 raise Failed("the buckets are still being moved after 150 s")

@@ -231,9 +231,11 @@ class Cluster:
         return held["primary"], held["copy"]
 
     def places(self):
-        """How many members of groups of vols each node has."""
-        names = [member["name"] for group in self.json("group", "list", "--pool", "vols") for member in group["members"]]
-        return [names.count(node.name) for node in self.nodes]
+        """How many members of groups of vols each node has, and whether they are as many as there are to be: one that moves is at two nodes for a while."""
+        groups = self.json("group", "list", "--pool", "vols")
+        members = [member for group in groups for member in group["members"]]
+        names = [member["name"] for member in members]
+        return [names.count(node.name) for node in self.nodes], len(members) == 2 * len(groups) and all(member["complete"] for member in members)
 
     def processes(self):
         return [node.child for node in self.nodes if node.is_running()]
