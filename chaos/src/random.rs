@@ -154,6 +154,8 @@ const STALL_EVERYWHERE_S: u64 = 9;
 /// The beginning of the names of random scenarios.
 const NAME: &str = "random-";
 
+/// The words for nodes that are far apart.
+const FAR: &str = ", wan 10ms one way";
 /// The words for memory whose pool is on disk.
 const ON_DISK: &str = " on disk";
 
@@ -275,5 +277,9 @@ pub fn text(seed: u64) -> String {
         Cuts => format!("expect stalls at every node below {STALL_EVERYWHERE_S}s\n"),
         _ => format!("expect stalls below {}s\n", STALL_S + outage),
     };
-    format!("{}{expected}{steps}run for 1s\n", setting.text)
+    // Drawn last, so that a seed has the steps that it had before there were delays.
+    let is_far = setting.topics[0] == Any && rng.random_range(0..5) == 0;
+    let far = if is_far { FAR } else { "" };
+    let heading = setting.text.trim_end();
+    format!("{heading}{far}\n{expected}{steps}run for 1s\n")
 }

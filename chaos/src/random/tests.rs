@@ -40,6 +40,7 @@ fn the_grammar_reaches_all_of_its_words() {
         ", few descriptors",
         ", two disks",
         ", volume",
+        FAR,
         "expect losses",
         "expect stalls at every node",
     ];
