@@ -19,7 +19,7 @@ def wan(sizes, _pair):
             cluster.volume("disk", 64)
             primary, copy = cluster.members("disk")
             told[place] = {"round_trip_ms": cluster.round_trip(primary, copy) * 1000}
-            fill(cluster, primary, "disk", 64)
+            fill(cluster, primary, ["disk"], 64)
             for door, node in (("primary", primary), ("copy", copy)):
                 for op in ("write", "read"):
                     log = f"{cluster.folder}/wan"
@@ -45,7 +45,7 @@ def recovery(sizes, _pair):
         for link in sizes.links:
             with Cluster(2, apart=True, one_way_ms=one_way, link=link, disk=f"{2 * sizes.data_mib}MiB", folder=sizes.folder) as cluster:
                 cluster.volume("disk", sizes.data_mib)
-                fill(cluster, cluster.nodes[0], "disk", sizes.data_mib)
+                fill(cluster, cluster.nodes[0], ["disk"], sizes.data_mib)
                 row = {"place": place, "link_megabits": link, "data_bytes": sizes.data_mib * MIB, **replaced(cluster)}
             if link:
                 row["share_of_link"] = row["moving_bytes_per_second"] * 8 / (link * 1e6)
@@ -104,7 +104,7 @@ def reshuffle(sizes, _pair):
         names = [f"disk{n}" for n in range(8)]
         for name in names:
             cluster.volume(name, mib // 8)
-            fill(cluster, cluster.nodes[0], name, mib // 8)
+        fill(cluster, cluster.nodes[0], names, mib // 8)
         added = [cluster.add(), cluster.add()]
         received = [node.place.received() for node in cluster.nodes]
         began = time.monotonic()
@@ -135,7 +135,7 @@ def kills(sizes, _pair):
     told, table, missed = {"copy": [], "primary": []}, [], []
     with Cluster(3, folder=sizes.folder) as cluster:
         cluster.volume("disk", 64)
-        fill(cluster, cluster.nodes[0], "disk", 64)
+        fill(cluster, cluster.nodes[0], ["disk"], 64)
         for turn in range(2 * sizes.kills):
             what = ("copy", "primary")[turn % 2]
             primary, copy = cluster.members("disk")

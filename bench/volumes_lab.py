@@ -339,9 +339,18 @@ def load(cluster, op, volumes, seconds, *more):
             "max_us": told["max_us"], "cpu_us": cpu * 1e6 * share / done, "client_cpu_us": told["client_cpu_seconds"] * 1e6 * share / done}
 
 
-def fill(cluster, node, volume, mib):
-    """Writes all of it once."""
-    run([*cluster.client(), *fio_args(uri(node, volume), "write", "1m", 4, mib)], timeout=300)
+def fill(cluster, node, volumes, mib):
+    """Writes all of these once, and waits until the nodes have saved it, for 10 s at most: that work is not the next figure's."""
+    for volume in volumes:
+        run([*cluster.client(), *fio_args(uri(node, volume), "write", "1m", 4, mib)], timeout=300)
+    last, stop = None, time.time() + 10
+    while time.time() < stop:
+        disks = [disk for each in cluster.status()["nodes"] if each["facts"] for disk in each["facts"]["disks"]]
+        now = [(disk["used_bytes"], disk["journal_taken_bytes"], disk["journal_written_bytes"]) for disk in disks]
+        if now == last:
+            return
+        last = now
+        time.sleep(0.3)
 
 
 def note(text):
