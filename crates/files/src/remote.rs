@@ -4,7 +4,7 @@
 //! the condition of the version, and the answer is compared with it: a server that ignores conditions shows that in
 //! the headers of its answer. So bytes are those of the version, or there is an error.
 //!
-//! **Bounds.** A request is tried [three times](PAUSES), a server that is silent for 5 s is given up, and all tries together
+//! **Bounds.** A request is tried [three times](PAUSES), twice if a web server denies a name that is listed; a server that is silent for 5 s is given up, and all tries together
 //! take at most 25 s. At most [`AT_ONCE`] requests for bytes of a source are under way in a process. Attributes of a name are
 //! cached for [`STAT_TTL`], and longer while the server does not answer (`outage.rs`); a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
 //!
@@ -58,6 +58,14 @@ const FRESH: Duration = Duration::from_secs(10);
 
 /// A caller that asks beside others waits four times the usual before they count as silent, and at most a second.
 const USUAL_MAX: Duration = Duration::from_millis(250);
+
+/// The weight of an answer that something is not there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Absence {
+    Counts,
+    /// It is listed, or was there just before: it is asked for once more. A server in trouble may deny it once.
+    IsDoubted,
+}
 
 /// A bucket or a web server's folder.
 pub struct Remote {
@@ -165,7 +173,7 @@ impl Remote {
             return Err(SourceError::Unreachable { place, reason });
         };
         let asked = Instant::now();
-        let read = self.tried(move || async move {
+        let read = self.tried_as(self.listed_absence(), move || async move {
             let _place = self.room.acquire().await.expect("it is never closed");
             self.get(path, file, from..end).await
         });
@@ -249,11 +257,15 @@ impl Remote {
 
     /// Asks the server for a name: `None` if there is no file of that name.
     async fn ask_name(&self, path: &str) -> Result<Option<Stat>, Failure> {
+        self.ask_name_as(Absence::Counts, path).await
+    }
+
+    async fn ask_name_as(&self, absence: Absence, path: &str) -> Result<Option<Stat>, Failure> {
         let Some(key) = self.key(path) else {
             return Ok(None);
         };
         let key = &key;
-        let asked = self.tried(move || async move {
+        let asked = self.tried_as(absence, move || async move {
             let meta = self.door.store().head(key).await?;
             let stat = self.stat_of(&meta);
             stat.map_err(|failure| self.names.doubted(path, failure))
@@ -269,13 +281,29 @@ impl Remote {
         }
     }
 
+    /// The weight of a denial of a name that is listed. A bucket's own list and its objects are of one mind.
+    fn listed_absence(&self) -> Absence {
+        match self.is_web() {
+            true => Absence::IsDoubted,
+            false => Absence::Counts,
+        }
+    }
+
     /// Tries until there is an answer, or none is to be hoped for.
     async fn tried<T, F>(&self, once: impl Fn() -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<T, Failure>>,
     {
+        self.tried_as(Absence::Counts, once).await
+    }
+
+    async fn tried_as<T, F>(&self, absence: Absence, once: impl Fn() -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
         let tries = async {
             let mut pauses = PAUSES.iter();
+            let mut may_be_there = absence == Absence::IsDoubted;
             loop {
                 let began = Instant::now();
                 let failure = match once().await {
@@ -292,7 +320,10 @@ impl Remote {
                 if failure.is_refusal() && self.has_other_credentials(began).await {
                     continue;
                 }
-                match pauses.next().filter(|_| !failure.is_clear()) {
+                let is_denied = matches!(failure, Failure::NotFound);
+                let is_doubted = is_denied && std::mem::take(&mut may_be_there);
+                let goes_on = is_doubted || !failure.is_clear();
+                match pauses.next().filter(|_| goes_on) {
                     Some(pause) => {
                         tracing::debug!(place = %self.place, ?failure, "asked again");
                         tokio::time::sleep(*pause).await;

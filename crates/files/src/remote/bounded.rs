@@ -26,6 +26,11 @@ pub const LISTS_AT_ONCE: usize = 4;
 )]
 pub struct TooLong;
 
+/// A WebDAV server has no folder of that name. The library takes that for an empty one.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no such folder")]
+struct NoFolder;
+
 /// Asks servers, and takes no more of a list than that.
 #[derive(Debug)]
 pub struct Bounded;
@@ -48,12 +53,15 @@ impl HttpService for Client {
         'a: 'b,
         Self: 'b,
     {
-        let is_list = ask.method().as_str() == "PROPFIND"
-            || ask.uri().query().is_some_and(|q| q.contains("list-type="));
+        let is_of_folder = ask.method().as_str() == "PROPFIND";
+        let is_list = is_of_folder || ask.uri().query().is_some_and(|q| q.contains("list-type="));
         Box::pin(async move {
             let answer = self.0.execute(ask).await?;
             if !is_list {
                 return Ok(answer); // who asks takes what it wants of it
+            }
+            if is_of_folder && answer.status().as_u16() == 404 {
+                return Err(HttpError::new(HttpErrorKind::Unknown, NoFolder));
             }
             let (head, body) = answer.into_parts();
             let length = head.headers.get("content-length");
@@ -87,6 +95,11 @@ fn too_long() -> HttpError {
 /// True if an answer failed because it was too long.
 pub fn is_too_long(error: &(dyn std::error::Error + 'static)) -> bool {
     error.is::<TooLong>() || error.source().is_some_and(is_too_long)
+}
+
+/// True if a folder is not there.
+pub fn is_no_folder(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<NoFolder>() || error.source().is_some_and(is_no_folder)
 }
 
 #[cfg(test)]

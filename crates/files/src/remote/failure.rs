@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::remote::bounded::{TooLong, is_too_long};
+use crate::remote::bounded::{TooLong, is_no_folder, is_too_long};
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
 const REASON_CHARS_MAX: usize = 300;
@@ -84,6 +84,7 @@ impl From<object_store::Error> for Failure {
                 Failure::Denied(reason(&error))
             }
             Error::NotSupported { .. } => Failure::NoRanges,
+            _ if is_no_folder(&error) => Failure::NotFound,
             _ if is_too_long(&error) => Failure::NoList(TooLong.to_string()),
             _ => match status(&error) {
                 Some(404) => Failure::NotFound,

@@ -10,9 +10,15 @@ use crate::remote::address::is_plain;
 /// Bytes of the longest manifest.
 pub const MANIFEST_BYTES_MAX: u64 = 16 << 20;
 
+/// Characters of a line that is no entry in the message about it: it may be a whole page.
+const LINE_CHARS_MAX: usize = 80;
+
 /// A manifest: files by their paths.
 #[derive(Debug, Default)]
-pub struct Manifest(BTreeMap<String, Option<Claim>>);
+pub struct Manifest {
+    files: BTreeMap<String, Option<Claim>>,
+    has_sizes: bool,
+}
 
 /// A manifest's claim about a file: its size and its ETag. It may be out of date: only for display.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -35,7 +41,7 @@ pub enum Entry {
 impl Manifest {
     /// From its text. The error is a reason.
     pub fn parse(text: &str) -> Result<Manifest, String> {
-        let mut files = BTreeMap::new();
+        let (mut files, mut has_sizes) = (BTreeMap::new(), false);
         for (i, line) in text.lines().enumerate() {
             let line = line.trim_end();
             if line.is_empty() || line.starts_with('#') {
@@ -44,7 +50,7 @@ impl Manifest {
             let mut words = line.split('\t');
             let path = words.next().unwrap_or_default();
             let path = path.strip_prefix("./").unwrap_or(path);
-            let wrong = |what: &str| format!("its line {} {what}: '{line}'", i + 1);
+            let wrong = |what: &str| format!("its line {} {what}: {}", i + 1, shown(line));
             // A page with the status of success, whose text reports that there is nothing.
             let is_markup = path.starts_with('<');
             if is_markup || !is_plain(path) {
@@ -53,26 +59,32 @@ impl Manifest {
             let size = words.next().map(|size| size.trim().parse::<u64>());
             let size = size.transpose();
             let size = size.map_err(|_| wrong("has no size after the first tab"))?;
+            has_sizes |= size.is_some();
             let etag = words.next().and_then(super::strong);
             let claim = size.zip(etag).map(|(size, etag)| Claim { size, etag });
             files.insert(path.to_owned(), claim);
         }
         match files.is_empty() {
             true => Err("it names no file".to_owned()),
-            false => Ok(Manifest(files)),
+            false => Ok(Manifest { files, has_sizes }),
         }
+    }
+
+    /// True if a line has a size: no page for people does.
+    pub fn has_sizes(&self) -> bool {
+        self.has_sizes
     }
 
     /// The first file of a manifest's text that names none of these.
     pub fn stranger(&self, text: &str) -> Option<String> {
         let other = Manifest::parse(text).ok()?;
-        let shared = other.0.keys().any(|path| self.0.contains_key(path));
-        other.0.into_keys().find(|_| !shared)
+        let shared = other.files.keys().any(|path| self.files.contains_key(path));
+        other.files.into_keys().find(|_| !shared)
     }
 
     /// The entry at a path; the root is the empty one.
     pub fn get(&self, path: &str) -> Option<Entry> {
-        match self.0.get(path) {
+        match self.files.get(path) {
             Some(claim) => Some(Entry::File(claim.clone())),
             None if path.is_empty() || self.below(path).next().is_some() => Some(Entry::Folder),
             None => None,
@@ -101,8 +113,17 @@ impl Manifest {
             "" => String::new(),
             folder => format!("{folder}/"),
         };
-        let from = self.0.range(start.clone()..);
+        let from = self.files.range(start.clone()..);
         from.map_while(move |(path, claim)| Some((path.strip_prefix(&start)?, claim)))
+    }
+}
+
+/// A line as a message has it.
+fn shown(line: &str) -> String {
+    let start: String = line.chars().take(LINE_CHARS_MAX).collect();
+    match start.len() < line.len() {
+        true => format!("'{start}…' ({} bytes)", line.len()),
+        false => format!("'{line}'"),
     }
 }
 
@@ -138,5 +159,8 @@ mod tests {
             let error = Manifest::parse(text).unwrap_err();
             assert!(error.contains(reason), "{text:?}: {error}");
         }
+        let error = Manifest::parse(&format!("a\n/{}", "é".repeat(100_000))).unwrap_err();
+        assert!(error.contains("line 2") && error.len() < 300, "{error}");
+        assert!(error.contains("(200001 bytes)"), "{error}");
     }
 }

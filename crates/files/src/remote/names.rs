@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use futures_util::StreamExt;
 use futures_util::future::join;
+use futures_util::{Stream, StreamExt};
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::{GetOptions, ListResult, ObjectMeta};
 use parking_lot::Mutex;
@@ -18,7 +18,7 @@ use super::bounded::{LISTS_AT_ONCE, NAMES_MAX};
 use super::door::TOTAL;
 use super::failure::Failure;
 use super::manifest::{Claim, Entry, MANIFEST_BYTES_MAX, Manifest};
-use super::{AWAY_WAIT, Remote, STAT_TTL};
+use super::{AWAY_WAIT, Absence, PAUSES, Remote, STAT_TTL};
 use crate::answers::Answers;
 use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
@@ -40,6 +40,8 @@ const UNANSWERED_MAX: usize = 16;
 static LISTS: Semaphore = Semaphore::const_new(LISTS_AT_ONCE);
 /// The manifest of a web server's folder, if no other is named.
 const MANIFEST: &str = "MANIFEST";
+/// A name that no server has, unless it has something for each.
+const NO_NAME: &str = ".staves-asks-for-what-is-not-there";
 
 /// The names of a source, and the origin of its lists.
 pub struct Names {
@@ -458,8 +460,8 @@ impl Remote {
     async fn ask_folder(&self, folder: &str) -> Result<ListResult, Failure> {
         let key = self.key(folder);
         let key = key.as_ref();
-        self.tried(move || async move { Ok(self.door.store().list_with_delimiter(key).await?) })
-            .await
+        let once = move || async move { Ok(self.door.store().list_with_delimiter(key).await?) };
+        self.tried_as(Absence::IsDoubted, once).await
     }
 
     /// The names of a list, folders first: a file of the same name hides one. What has a name that no file can have is left out.
@@ -498,8 +500,8 @@ impl Remote {
         match (is_folder, asked) {
             (None, _) => Ok(None),
             (Some(true), _) => Ok(Some(FOLDER)),
-            (Some(false), Some(asked)) => asked,
-            (Some(false), None) => self.ask_name(path).await,
+            (Some(false), Some(asked)) if !matches!(asked, Ok(None)) => asked,
+            (Some(false), _) => self.ask_name_as(Absence::IsDoubted, path).await,
         }
     }
 
@@ -519,10 +521,10 @@ impl Remote {
                 let entry = manifest.get(&below(folder, name));
                 entry.map(|entry| entry == Entry::Folder)
             }
-            Lists::Dav => {
-                let listed = self.dav(folder).await?;
-                listed.get(name).map(Option::is_none)
-            }
+            Lists::Dav => match self.dav(folder).await {
+                Err(Failure::NotFound) => None,
+                listed => listed?.get(name).map(Option::is_none),
+            },
         })
     }
 
@@ -573,23 +575,18 @@ impl Remote {
         unknown: Vec<String>,
         names: &mut BTreeMap<String, Stat>,
     ) -> Result<(), Failure> {
-        let asked = unknown.into_iter().map(move |name| async move {
-            let path = below(folder, &name);
-            match self.names.known(&path) {
-                Some(known) => (name, None, Ok(known)),
-                None => {
-                    let answer = self.noted(&path, self.ask_name(&path).await);
-                    (name, Some(()), answer)
-                }
-            }
-        });
-        let mut asked = futures_util::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE);
+        let mut asked = std::pin::pin!(self.each_asked(folder, unknown));
         let (mut failed, mut answers, mut last) = (0, 0, None);
+        let mut denied = Vec::new();
         while let Some((name, was_asked, answer)) = asked.next().await {
             match answer {
                 Ok(stat) => {
-                    answers += usize::from(was_asked.is_some());
-                    names.extend(stat.map(|stat| (name, stat)));
+                    answers += usize::from(was_asked);
+                    match stat {
+                        Some(stat) => drop(names.insert(name, stat)),
+                        None if was_asked => denied.push(name),
+                        None => {}
+                    }
                 }
                 Err(failure) if failure.is_clear() => return Err(failure),
                 Err(failure) => {
@@ -602,11 +599,57 @@ impl Remote {
                 }
             }
         }
+        self.ask_denied(folder, denied, names).await?;
         // If nobody else was answered, it may not be about names.
         match last {
             Some(failure) if answers == 0 && !self.gives_a_sign().await => Err(failure),
             _ => Ok(()),
         }
+    }
+
+    /// Asks for listed names that the server denied, once more: all in one pass, so that a list of many that are gone takes no more than
+    /// twice its time.
+    async fn ask_denied(
+        &self,
+        folder: &str,
+        denied: Vec<String>,
+        names: &mut BTreeMap<String, Stat>,
+    ) -> Result<(), Failure> {
+        if denied.is_empty() {
+            return Ok(());
+        }
+        tokio::time::sleep(PAUSES[0]).await;
+        for name in &denied {
+            self.names.doubt(&below(folder, name));
+        }
+        let mut asked = std::pin::pin!(self.each_asked(folder, denied));
+        while let Some((name, _, answer)) = asked.next().await {
+            match answer {
+                Ok(stat) => names.extend(stat.map(|stat| (name, stat))),
+                Err(failure) if failure.is_clear() => return Err(failure),
+                Err(_) => drop(names.insert(name, Stat::UNREADABLE)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The answers for names of a folder, and whether the server was asked for them.
+    fn each_asked<'a>(
+        &'a self,
+        folder: &'a str,
+        names: Vec<String>,
+    ) -> impl Stream<Item = (String, bool, Result<Option<Stat>, Failure>)> + 'a {
+        let asked = names.into_iter().map(move |name| async move {
+            let path = below(folder, &name);
+            match self.names.known(&path) {
+                Some(known) => (name, false, Ok(known)),
+                None => {
+                    let answer = self.noted(&path, self.ask_name(&path).await);
+                    (name, true, answer)
+                }
+            }
+        });
+        futures_util::stream::iter(asked).buffer_unordered(ASKED_AT_ONCE)
     }
 
     /// The origin of lists: found out once, a manifest anew when it is old.
@@ -656,7 +699,11 @@ impl Remote {
     async fn manifest_there(&self, name: &str) -> Result<Lists, Failure> {
         let key = self.key(name).ok_or(Failure::NotFound)?;
         let key = &key;
-        self.tried(move || async move {
+        let absence = match *self.names.lists.lock() {
+            Some((_, Lists::Manifest(_))) => Absence::IsDoubted,
+            _ => Absence::Counts,
+        };
+        self.tried_as(absence, move || async move {
             let answer = self.door.store().get_opts(key, GetOptions::new()).await?;
             let mut bytes = Vec::new();
             let mut stream = answer.into_stream();
@@ -668,20 +715,51 @@ impl Remote {
             }
             let text = String::from_utf8(bytes);
             let text = text.map_err(|_| "its manifest is not UTF-8".to_owned());
-            let strange = match (&*self.names.lists.lock(), &text) {
-                (Some((_, Lists::Manifest(before))), Ok(text)) => before.stranger(text),
-                _ => None,
-            };
-            let text = match strange {
-                // A page of plain words, or another dataset: then its files are there.
-                Some(name) if !matches!(self.ask_name(&name).await, Ok(Some(_))) => {
-                    Err("its manifest names none of the files that it named before".to_owned())
-                }
-                _ => text,
+            let text = match text {
+                Ok(text) => self.is_page(&text).await?.map_or(Ok(text), Err),
+                Err(why) => Err(why),
             };
             self.names.manifest(text)
         })
         .await
+    }
+
+    /// The reason why a text, whose lines may all be paths, is no manifest but a page of plain words in its place.
+    async fn is_page(&self, text: &str) -> Result<Option<String>, Failure> {
+        let before = match &*self.names.lists.lock() {
+            Some((_, Lists::Manifest(before))) => Some(before.clone()),
+            _ => None,
+        };
+        if let Some(before) = before {
+            // Another dataset, perhaps: then its files are there.
+            let is_strange = match before.stranger(text) {
+                Some(name) => {
+                    !matches!(self.ask_name(&name).await, Ok(Some(_)))
+                        || self.has_everything().await?
+                }
+                None => false,
+            };
+            let why = || "its manifest names none of the files that it named before".to_owned();
+            return Ok(is_strange.then(why));
+        }
+        let is_sure = Manifest::parse(text).map_or(true, |manifest| manifest.has_sizes());
+        if is_sure || !self.has_everything().await? {
+            return Ok(None); // a text that does not parse has its own error
+        }
+        Ok(Some(format!(
+            "its manifest may be a page for people (a log-in, an error with the status of success): the server has a file for every name, \
+             '{NO_NAME}' too. Have it answer 404 for what is not there, or put sizes into the manifest (PATH, a tab, SIZE)"
+        )))
+    }
+
+    /// True if the server has something for a name that nobody gives a file.
+    async fn has_everything(&self) -> Result<bool, Failure> {
+        match self.ask_name(NO_NAME).await {
+            Ok(stat) => Ok(stat.is_some()),
+            Err(Failure::Unversioned) => Ok(true),
+            Err(failure) if failure.is_clear() => Ok(false),
+            Err(failure) => Err(failure),
+        }
     }
 
     /// The cached content of a folder of a WebDAV server.
@@ -701,7 +779,9 @@ impl Remote {
             return Ok(listed);
         }
         let listed = self.ask_folder(folder).await;
-        if listed.is_err() {
+        let is_of_server =
+            |failure: &Failure| folder.is_empty() || !matches!(failure, Failure::NotFound);
+        if listed.as_ref().err().is_some_and(is_of_server) {
             // Perhaps there is a manifest by then.
             *self.names.lists.lock() = None;
         }

@@ -18,6 +18,7 @@ const BOUND: Duration = Duration::from_secs(60);
 
 pub struct Request {
     pub head: bool,
+    pub method: String,
     pub path: String,
     headers: BTreeMap<String, String>,
 }
@@ -111,7 +112,7 @@ pub fn read(stream: &TcpStream) -> Option<Request> {
     let mut lines = BufReader::new(stream).lines();
     let first = lines.next()?.ok()?;
     let mut words = first.split(' ');
-    let (method, path) = (words.next()?, words.next()?.to_owned());
+    let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
     let mut headers = BTreeMap::new();
     for line in lines {
         let line = line.ok()?;
@@ -123,6 +124,7 @@ pub fn read(stream: &TcpStream) -> Option<Request> {
     let head = method == "HEAD";
     Some(Request {
         head,
+        method,
         path,
         headers,
     })

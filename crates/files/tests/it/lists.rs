@@ -238,7 +238,8 @@ fn files_that_cannot_be_read_are_in_the_list_of_their_folder() {
         ("/data/closed", true) => send(stream, "403 Forbidden", "", 0, b""),
         ("/data/odd", true) => send(stream, "400 Bad Request", "", 0, b""),
         ("/data/ill", true) => send(stream, "500 Internal Server Error", "", 0, b""),
-        (_, true) => send(stream, "200 OK", FIRST, 5, b""),
+        ("/data/open" | "/data/z/y", true) => send(stream, "200 OK", FIRST, 5, b""),
+        (_, true) => send(stream, "404 Not Found", "", 0, b""),
         (_, false) => send(stream, "200 OK", FIRST, 23, b"closed\nill\nodd\nopen\nz/y"),
     });
     let source = Source::parse(&format!("http://{address}/data")).unwrap();

@@ -1,5 +1,6 @@
 //! Sources against servers: real ones, and some that lie or forget.
 
+mod hiccups;
 mod hostile;
 mod lists;
 mod mapped;

@@ -123,6 +123,7 @@ fn d11_a_page_in_a_servers_place_is_no_answer_of_the_server() {
     );
     let noise: Portal = |request, stream| page(request, stream, "", b"\xff\xfe\xfd");
     let words: Portal = |request, stream| page(request, stream, "", b"Please log in\n");
+    let versioned: Portal = |request, stream| page(request, stream, FIRST, b"Please log in\n");
     let empty: Portal = |request, stream| page(request, stream, "", b"");
     std::thread::scope(|scope| {
         scope.spawn(|| survives(without, None, "its manifest is none"));
@@ -130,6 +131,7 @@ fn d11_a_page_in_a_servers_place_is_no_answer_of_the_server() {
         scope.spawn(|| survives(noise, None, "its manifest is not UTF-8"));
         scope.spawn(|| survives(empty, None, "names no file"));
         scope.spawn(|| survives(words, None, "names none of the files"));
+        scope.spawn(|| survives(versioned, None, "names none of the files"));
     });
 }
 
