@@ -153,6 +153,11 @@ async fn fetch(files: &Arc<Files>, pool: PoolId, mut missing: Parts, progress: &
     let wanted = missing.keys().map(|(file, _)| *file);
     let wanted = Arc::new(wanted.collect::<BTreeSet<FileId>>());
     let mut tries = Tries::new(files, pool);
+    // The names of its datasets take memory, too.
+    let Some(_room) = files.room.names(PATIENCE).await else {
+        tracing::info!(%pool, "this node has too much under way to look for the names of what was lost: it comes when it is asked for");
+        return;
+    };
     for dataset in holdings.into_iter().flat_map(|h| &h.datasets) {
         if missing.is_empty() {
             break;
@@ -162,7 +167,12 @@ async fn fetch(files: &Arc<Files>, pool: PoolId, mut missing: Parts, progress: &
         };
         // A source that this pool's homes do not reach is no evidence about the next pool.
         tries.fruitless = 0;
-        let mut names = Names::walk(source, dataset.name.clone(), wanted.clone());
+        let mut names = Names::walk(
+            source,
+            dataset.name.clone(),
+            wanted.clone(),
+            files.room.names_bytes(),
+        );
         while let Some((file, version)) = names.next().await {
             let of_file = missing.range((file, 0)..=(file, u32::MAX));
             let stretches: Vec<_> = of_file.map(|(at, parts)| (*at, *parts)).collect();

@@ -22,6 +22,8 @@ const PROGRAM_BYTES: u64 = 24 << 20;
 const TABLE_PART: u64 = 28;
 /// A copy counts as so many bytes at least: what carries it takes memory too. So does a flight: whole parts are fetched.
 const BYTES_MIN: u32 = 16 << 10;
+/// Bytes of the names of a folder while a dataset is walked through, at most: 100,000 names of a bucket.
+const NAMES_BYTES_MAX: u64 = 50 << 20;
 /// The longest wait for room.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 /// The interval between looks for answers that have been sent.
@@ -80,6 +82,23 @@ impl Room {
     pub(super) fn spare_flight(&self, bytes: u32) -> Option<SemaphorePermit<'_>> {
         let much = self.flight.available_permits() >= self.flight_bytes / 2;
         much.then(|| self.flight.try_acquire_many(bytes).ok())?
+    }
+
+    /// Bytes that the names of a folder may take while a dataset is walked through: a quarter of what may be fetched, which they
+    /// count in ([`Room::names`]); and of a large node what is left of its tenth.
+    pub(super) fn names_bytes(&self) -> usize {
+        let requests = self.flight_bytes + self.answer_bytes + self.copy_bytes;
+        let blocks = self.for_blocks();
+        let used = blocks + blocks / TABLE_PART + PROGRAM_BYTES + requests as u64;
+        let most = self.memory_bytes.saturating_add(self.memory_bytes / 10);
+        let left = most.saturating_sub(used).min(NAMES_BYTES_MAX) as usize;
+        left.max(self.flight_bytes / 4)
+    }
+
+    /// Room for these, until it is dropped; `None` if nobody gives any back for so long.
+    pub(super) async fn names(&self, wait_max: Duration) -> Option<SemaphorePermit<'_>> {
+        let room = self.flight.acquire_many((self.flight_bytes / 4) as u32);
+        tokio::time::timeout(wait_max, room).await.ok()?.ok()
     }
 
     /// Room for a copy to another holder.
@@ -175,6 +194,9 @@ mod tests {
             let tables = room.for_blocks() / TABLE_PART;
             let all = room.for_blocks() + tables + PROGRAM_BYTES + requests as u64;
             assert!(all <= memory + memory / 10, "{mib} MiB");
+            let beyond = room.names_bytes().saturating_sub(room.flight_bytes / 4) as u64;
+            assert!(all + beyond <= memory + memory / 10, "{mib} MiB with names");
+            assert!(room.names_bytes() >= 1 << 20 && room.names_bytes() <= 50 << 20);
             assert!(room.for_blocks() >= memory / 2);
             assert!(room.flight_bytes >= 4 << 20, "some stretches at a time");
         }

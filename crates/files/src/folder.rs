@@ -25,7 +25,7 @@ use self::local::LocalFolder;
 pub(crate) use self::workers::Workers;
 use crate::entry::{Keep, Reader, Seek, SourceError, Stat};
 use crate::outage::{Availability, Outage};
-use crate::stat_cache::{ListRecord, StatCache};
+use crate::stat_cache::{ListRecord, NameLimits, StatCache};
 use crate::version::FileVersion;
 
 /// Names of one folder, at most.
@@ -44,6 +44,11 @@ pub struct Folder {
 impl Folder {
     /// Looks at nothing yet.
     pub fn new(place: &str) -> Folder {
+        Folder::within(place, NameLimits::default())
+    }
+
+    /// The same, with bounds for what is known of its names.
+    pub fn within(place: &str, limits: NameLimits) -> Folder {
         let path = place.to_owned();
         let look = move || {
             // The kernel's own cache would not show that the file server is gone.
@@ -53,7 +58,7 @@ impl Folder {
         Folder {
             local: Arc::new(LocalFolder::new(place)),
             workers: Workers::new(place, look),
-            stats: StatCache::default(),
+            stats: StatCache::new(limits.cached),
             in_flight: InFlight::default(),
             availability: Availability::default(),
         }
@@ -212,13 +217,13 @@ impl Folder {
         self.in_flight.refuse(self.place(), Operation::List, path)?;
         let (local, in_flight, path) =
             (self.local.clone(), self.in_flight.clone(), path.to_owned());
+        let mut record = self.stats.record();
         self.workers.call(move |signs| {
             let at = in_flight.enter(Operation::List, &path);
             let goes_on = || {
                 at.goes_on();
                 signs.give();
             };
-            let mut record = ListRecord::default();
             let each = |name: &[u8], stat: Stat| {
                 record.add(name, &stat);
                 add(&mut into, name, stat);

@@ -31,4 +31,5 @@ pub use self::folder::Folder;
 pub use self::outage::{ANSWER_AGE_MAX, OUTAGE_MAX, Outage};
 pub use self::remote::Remote;
 pub use self::source::Source;
+pub use self::stat_cache::NameLimits;
 pub use self::version::FileVersion;

@@ -42,6 +42,7 @@ use self::names::Names;
 use crate::driver;
 use crate::entry::{Keep, Kind, SourceError, Stat};
 use crate::outage::{Availability, Outage};
+use crate::stat_cache::NameLimits;
 use crate::version::FileVersion;
 
 /// Requests for bytes of one source that a process has under way.
@@ -88,19 +89,19 @@ impl std::fmt::Debug for Remote {
 
 impl Remote {
     /// Sends no request yet.
-    pub fn open(address: Address) -> Result<Remote, SourceError> {
-        Remote::with(address, Box::new(Settings::find))
+    pub fn open(address: Address, limits: NameLimits) -> Result<Remote, SourceError> {
+        Remote::with(address, limits, Box::new(Settings::find))
     }
 
-    fn with(address: Address, find: Find) -> Result<Remote, SourceError> {
+    fn with(address: Address, limits: NameLimits, find: Find) -> Result<Remote, SourceError> {
         let place = address.to_string();
         let malformed = |reason: String| SourceError::Malformed {
             text: place.clone(),
             reason,
         };
-        let door = Arc::new(Door::open(&address, find).map_err(malformed)?);
+        let door = Arc::new(Door::open(&address, limits.list_bytes, find).map_err(malformed)?);
         Ok(Remote {
-            names: Names::of(&address),
+            names: Names::of(&address, limits),
             address,
             place,
             door,

@@ -10,6 +10,7 @@ use crate::folder::{self, Folder};
 use crate::outage::Outage;
 use crate::remote::Remote;
 use crate::remote::address::Address;
+use crate::stat_cache::NameLimits;
 use crate::version::FileVersion;
 
 /// The origin of a dataset's bytes.
@@ -25,8 +26,14 @@ impl Source {
     /// From the words that `staves mount` takes: a folder's path, `s3://BUCKET/PREFIX`, `http://HOST/PATH` or
     /// `https://HOST/PATH`. Sends no request yet: see [`Source::check`].
     pub fn parse(text: &str) -> Result<Source, SourceError> {
+        Source::parse_within(text, NameLimits::default())
+    }
+
+    /// The same, with bounds for what is known of its names.
+    pub fn parse_within(text: &str, limits: NameLimits) -> Result<Source, SourceError> {
         if let Some(address) = Address::parse(text)? {
-            return Remote::open(address).map(|remote| Source::Remote(Arc::new(remote)));
+            let remote = Remote::open(address, limits);
+            return remote.map(|remote| Source::Remote(Arc::new(remote)));
         }
         if !text.starts_with('/') {
             return Err(SourceError::Malformed {
@@ -34,7 +41,7 @@ impl Source {
                 reason: "give a folder's whole path, from / on, or s3://BUCKET/PREFIX, http://… or https://…".into(),
             });
         }
-        Ok(Source::Folder(Arc::new(Folder::new(text))))
+        Ok(Source::Folder(Arc::new(Folder::within(text, limits))))
     }
 
     /// The words by which other machines find the same: a folder's path without links, a bucket's address with the
@@ -124,7 +131,8 @@ impl Source {
         self.gather_at_most(path, names_max, Vec::new(), add)
     }
 
-    fn gather_at_most<T: Clone + Send + 'static>(
+    /// Both: each name is added to `into` as it comes, and a folder with more names is refused.
+    pub fn gather_at_most<T: Clone + Send + 'static>(
         &self,
         path: &[u8],
         names_max: usize,

@@ -11,43 +11,53 @@ use crate::answers::Answers;
 use crate::entry::{Kind, Stat};
 use crate::outage::{ANSWER_AGE_MAX, Outage};
 
-/// The most names of a folder that is known: as many as a server's may have (`remote/bounded.rs`).
+/// The most names of a folder that a mount knows: as many as a server's may have (`remote/bounded.rs`).
 const NAMES_MAX: usize = 250_000;
-/// The most names in the cache, those of lists apart. Each takes some 440 bytes.
-pub const REMEMBERED_MAX: usize = NAMES_MAX;
-/// The most names of all lists together, and of one. Each takes some 280 bytes.
-const LISTED_MAX: usize = NAMES_MAX + 1;
+/// Bytes of the longest answer that lists names: a WebDAV server sends a folder's all at once, some 700 bytes each.
+const LIST_BYTES_MAX: usize = 64 << 20;
+
+/// The bounds of what a process holds of the names of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NameLimits {
+    /// Names that are cached for outages: so many that were asked for (some 440 bytes each), and as many of lists (some 280).
+    pub cached: usize,
+    /// Bytes of one answer that lists names, and of a manifest.
+    pub list_bytes: usize,
+}
+
+impl Default for NameLimits {
+    /// Those of a mount, which has no bound on its memory but these.
+    fn default() -> NameLimits {
+        NameLimits {
+            cached: NAMES_MAX,
+            list_bytes: LIST_BYTES_MAX,
+        }
+    }
+}
 
 /// The attributes of names and the lists of folders, with the time of each answer.
 #[derive(Debug)]
 pub struct StatCache {
     stats: Mutex<Answers<Option<Stat>>>,
     lists: Mutex<Answers<Arc<FolderList>>>,
-}
-
-impl Default for StatCache {
-    fn default() -> StatCache {
-        StatCache {
-            stats: Mutex::new(Answers::new(REMEMBERED_MAX)),
-            lists: Mutex::new(Answers::new(LISTED_MAX)),
-        }
-    }
+    names_max: usize,
 }
 
 /// The names in a folder.
 type FolderList = BTreeMap<Vec<u8>, Stat>;
 
 /// A list while it is received: empty for good once it has too many names to be kept.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct ListRecord {
     names: FolderList,
+    names_max: usize,
     is_too_long: bool,
 }
 
 impl ListRecord {
     /// Adds a name.
     pub fn add(&mut self, name: &[u8], stat: &Stat) {
-        if self.names.len() >= NAMES_MAX {
+        if self.names.len() >= self.names_max {
             self.is_too_long = true;
             self.names.clear();
         }
@@ -58,6 +68,24 @@ impl ListRecord {
 }
 
 impl StatCache {
+    /// Of so many names that were asked for, and as many of all lists together.
+    pub fn new(names_max: usize) -> StatCache {
+        StatCache {
+            stats: Mutex::new(Answers::new(names_max)),
+            lists: Mutex::new(Answers::new(names_max + 1)),
+            names_max,
+        }
+    }
+
+    /// A list that is to be recorded, without names yet.
+    pub fn record(&self) -> ListRecord {
+        ListRecord {
+            names: FolderList::new(),
+            names_max: self.names_max,
+            is_too_long: false,
+        }
+    }
+
     /// Records the source's answer; `None`: there is no such name, or nothing that can be shown.
     pub fn insert(&self, path: &[u8], stat: Option<&Stat>) {
         self.stats.lock().insert(path, stat.cloned(), 1);
@@ -154,7 +182,7 @@ mod tests {
     }
 
     fn list(names: impl IntoIterator<Item = (String, u64)>) -> ListRecord {
-        let mut record = ListRecord::default();
+        let mut record = StatCache::new(NAMES_MAX).record();
         let mut add = |(name, size): (String, u64)| record.add(name.as_bytes(), &stat(size));
         names.into_iter().for_each(&mut add);
         record
@@ -170,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_newest_answer_counts_be_it_of_the_name_or_of_its_folder() {
-        let cache = StatCache::default();
+        let cache = StatCache::new(NAMES_MAX);
         let size = |path: &str| cache.get(path.as_bytes(), &now()).map(|stat| stat.size);
         cache.insert_list(b"", list([("a".into(), 1), ("b".into(), 2)]));
         cache.insert_list(b"a", list([("x".into(), 3)]));
@@ -192,7 +220,7 @@ mod tests {
 
     #[test]
     fn lists_are_bounded() {
-        let cache = StatCache::default();
+        let cache = StatCache::new(NAMES_MAX);
         let names = |count: usize| list((0..count).map(|i| (format!("f{i:06}"), 1)));
         cache.insert_list(b"long", names(NAMES_MAX + 1));
         assert!(cache.list(b"long", &now()).is_none());
@@ -206,10 +234,24 @@ mod tests {
         assert!(cache.list(b"longest", &now()).is_none());
     }
 
+    /// A node's own memory is for blocks: it caches few names, and none of a long list while it comes.
+    #[test]
+    fn a_small_cache_keeps_few_names() {
+        let cache = StatCache::new(10);
+        let mut record = cache.record();
+        (0..11).for_each(|i| record.add(format!("f{i:02}").as_bytes(), &stat(i)));
+        assert!(record.names.is_empty() && record.is_too_long);
+        cache.insert_list(b"long", record);
+        assert!(!cache.has_list(b"long"));
+        (0..100).for_each(|i| cache.insert(format!("f{i:02}").as_bytes(), Some(&stat(i))));
+        let known = |i: &usize| cache.get(format!("f{i:02}").as_bytes(), &now()).is_some();
+        assert_eq!((0..100).filter(known).count(), 10);
+    }
+
     /// Regression: of 100,000 files that were looked at, few could be opened in an outage.
     #[test]
     fn as_many_names_are_known_as_a_folder_may_have() {
-        let cache = StatCache::default();
+        let cache = StatCache::new(NAMES_MAX);
         let path = |i: usize| format!("folder/f{i:06}").into_bytes();
         for i in 0..NAMES_MAX + 1000 {
             cache.insert(&path(i), Some(&stat(i as u64)));

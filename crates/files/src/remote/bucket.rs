@@ -108,12 +108,12 @@ impl Settings {
         &self,
         bucket: &str,
         options: ClientOptions,
-        retry: RetryConfig,
+        (retry, list_bytes_max): (RetryConfig, usize),
     ) -> object_store::Result<AmazonS3> {
         let mut builder = AmazonS3Builder::new()
             .with_bucket_name(bucket)
             .with_retry(retry)
-            .with_http_connector(Sifted(Bounded))
+            .with_http_connector(Sifted(Bounded(list_bytes_max)))
             .with_client_options(options);
         for (key, value) in &self.passed_on {
             builder = builder.with_config(*key, value);

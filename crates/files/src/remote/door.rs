@@ -31,6 +31,8 @@ pub type Find = Box<dyn Fn() -> Result<Settings, String> + Send + Sync>;
 pub struct Door {
     find: Find,
     opened: Mutex<Opened>,
+    /// Bytes of the longest answer that lists names.
+    list_bytes_max: usize,
     /// The time of the last search for credentials. Locked during a search: callers that are refused meanwhile wait for its result.
     looked: Mutex<Option<Instant>>,
 }
@@ -48,9 +50,10 @@ struct Opened {
 
 impl Door {
     /// With what is found now.
-    pub fn open(address: &Address, find: Find) -> Result<Door, String> {
+    pub fn open(address: &Address, list_bytes_max: usize, find: Find) -> Result<Door, String> {
         Ok(Door {
-            opened: Mutex::new(open(address, &find)?),
+            opened: Mutex::new(open(address, list_bytes_max, &find)?),
+            list_bytes_max,
             looked: Mutex::default(),
             find,
         })
@@ -85,7 +88,7 @@ impl Door {
             return false;
         }
         *looked = Some(Instant::now());
-        match open(address, &self.find) {
+        match open(address, self.list_bytes_max, &self.find) {
             Ok(now) if now.keys != keys => {
                 tracing::info!(%address, "other credentials are used from now on");
                 *self.opened.lock() = now;
@@ -100,7 +103,7 @@ impl Door {
     }
 }
 
-fn open(address: &Address, find: &Find) -> Result<Opened, String> {
+fn open(address: &Address, list_bytes_max: usize, find: &Find) -> Result<Opened, String> {
     // A try fails or succeeds as a whole, and by our own rules: the library tries once.
     let retry = RetryConfig {
         max_retries: 0,
@@ -115,14 +118,14 @@ fn open(address: &Address, find: &Find) -> Result<Opened, String> {
     let (store, pages, keys, credentials): (Arc<dyn ObjectStore>, _, _, _) = match &address.server {
         Server::Bucket { name, .. } => {
             let settings = settings(address, find()?);
-            let made = driver::within(|| settings.open(name, options, retry))?;
+            let made = driver::within(|| settings.open(name, options, (retry, list_bytes_max)))?;
             let s3 = Arc::new(made.map_err(failed)?);
             let keys = Some(settings.keys.clone());
             (s3.clone(), Some(s3), keys, settings.credentials())
         }
         Server::Web { origin, .. } => {
             let builder = HttpBuilder::new().with_url(origin).with_retry(retry);
-            let builder = builder.with_http_connector(Bounded);
+            let builder = builder.with_http_connector(Bounded(list_bytes_max));
             let made = driver::within(|| builder.with_client_options(options).build())?;
             let web = Arc::new(made.map_err(failed)?);
             (web, None, None, "passwords are not supported".to_owned())
@@ -157,6 +160,7 @@ mod tests {
 
     use crate::entry::SourceError;
     use crate::remote::Remote;
+    use crate::stat_cache::NameLimits;
 
     use super::*;
 
@@ -207,7 +211,12 @@ mod tests {
                 })
             };
             let address = Address::parse(&format!("s3://lab#endpoint=http://127.0.0.1:{port}"));
-            let remote = Remote::with(address.unwrap().unwrap(), Box::new(find)).unwrap();
+            let remote = Remote::with(
+                address.unwrap().unwrap(),
+                NameLimits::default(),
+                Box::new(find),
+            )
+            .unwrap();
             let remote = Arc::new(remote);
             assert_eq!(remote.stat(b"a").unwrap().size, 5);
             *key.lock() = "SECOND";

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::remote::bounded::{TooLong, is_no_folder, is_too_long};
+use crate::remote::bounded::{is_no_folder, too_long_of};
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
 const REASON_CHARS_MAX: usize = 300;
@@ -77,6 +77,9 @@ impl Failure {
 impl From<object_store::Error> for Failure {
     fn from(error: object_store::Error) -> Failure {
         use object_store::Error;
+        if let Some(why) = too_long_of(&error) {
+            return Failure::NoList(why.to_string());
+        }
         match &error {
             Error::NotFound { .. } => Failure::NotFound,
             Error::Precondition { .. } => Failure::Changed,
@@ -85,7 +88,6 @@ impl From<object_store::Error> for Failure {
             }
             Error::NotSupported { .. } => Failure::NoRanges,
             _ if is_no_folder(&error) => Failure::NotFound,
-            _ if is_too_long(&error) => Failure::NoList(TooLong.to_string()),
             _ => match status(&error) {
                 Some(404) => Failure::NotFound,
                 // The library knows them in answers to some questions only.

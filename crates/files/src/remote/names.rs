@@ -24,7 +24,7 @@ use crate::driver;
 use crate::entry::{Kind, SourceError, Stat};
 use crate::folder::Workers;
 use crate::outage::{ANSWER_AGE_MAX, OUTAGE_MAX, Outage};
-use crate::stat_cache::{ListRecord, REMEMBERED_MAX, StatCache};
+use crate::stat_cache::{NameLimits, StatCache};
 
 /// The number of pages of a list in a row that have no further name: all of them may be of names that nothing can have.
 const PAGES_IN_VAIN_MAX: usize = 1000;
@@ -51,6 +51,7 @@ pub struct Names {
     /// The lists that were shown, for outages.
     shown: StatCache,
     lists: Mutex<Option<(Instant, Lists)>>,
+    manifest_bytes_max: u64,
     dav: Mutex<HashMap<String, (Instant, Arc<Listed>)>>,
     place: Place,
     /// A name that had a version is answered without one now: until an answer is as before, none without one is an answer.
@@ -104,7 +105,7 @@ const FOLDER: Stat = Stat {
 };
 
 impl Names {
-    pub fn of(address: &Address) -> Names {
+    pub fn of(address: &Address, limits: NameLimits) -> Names {
         let place = match &address.server {
             Server::Bucket { .. } => Place::Needless,
             Server::Web { manifest, .. } => match manifest {
@@ -116,10 +117,11 @@ impl Names {
             },
         };
         Names {
-            known: Mutex::new(Answers::new(REMEMBERED_MAX)),
+            known: Mutex::new(Answers::new(limits.cached)),
             unanswered: Mutex::default(),
-            shown: StatCache::default(),
+            shown: StatCache::new(limits.cached),
             lists: Mutex::default(),
+            manifest_bytes_max: MANIFEST_BYTES_MAX.min(limits.list_bytes as u64),
             dav: Mutex::default(),
             place,
             is_answered_oddly: AtomicBool::new(false),
@@ -305,7 +307,7 @@ impl Remote {
         if names.is_empty() && self.stat(path.as_bytes())?.kind != Kind::Folder {
             return Err(self.error(&path, Failure::NotFound));
         }
-        let mut record = ListRecord::default();
+        let mut record = self.names.shown.record();
         for (name, stat) in &names {
             record.add(name.as_bytes(), stat);
         }
@@ -662,7 +664,7 @@ impl Remote {
         }
         let lists = match &self.names.place {
             Place::Here(path, workers) => {
-                let text = manifest_here(path, workers).await;
+                let text = manifest_here(path, workers, self.names.manifest_bytes_max).await;
                 self.names.manifest(text)?
             }
             Place::Below(name, if_absent) => match self.manifest_there(name).await {
@@ -709,8 +711,9 @@ impl Remote {
             let mut stream = answer.into_stream();
             while let Some(some) = stream.next().await {
                 bytes.extend_from_slice(&some?);
-                if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-                    return self.names.manifest(Err(too_long()));
+                let bytes_max = self.names.manifest_bytes_max;
+                if bytes.len() as u64 > bytes_max {
+                    return self.names.manifest(Err(too_long(bytes_max)));
                 }
             }
             let text = String::from_utf8(bytes);
@@ -818,8 +821,8 @@ fn too_many(names_max: usize) -> Failure {
     ))
 }
 
-fn too_long() -> String {
-    format!("its manifest is longer than {MANIFEST_BYTES_MAX} bytes")
+fn too_long(bytes_max: u64) -> String {
+    format!("its manifest is longer than {bytes_max} bytes")
 }
 
 fn below(folder: &str, name: &str) -> String {
@@ -829,11 +832,11 @@ fn below(folder: &str, name: &str) -> String {
     }
 }
 
-async fn manifest_here(path: &str, workers: &Workers) -> Result<String, String> {
+async fn manifest_here(path: &str, workers: &Workers, bytes_max: u64) -> Result<String, String> {
     let asked = path.to_owned();
     let read = move |_: &_| {
         let read = || {
-            let mut file = std::fs::File::open(&asked)?.take(MANIFEST_BYTES_MAX + 1);
+            let mut file = std::fs::File::open(&asked)?.take(bytes_max + 1);
             let mut text = String::new();
             file.read_to_string(&mut text).map(|_| text)
         };
@@ -843,8 +846,8 @@ async fn manifest_here(path: &str, workers: &Workers) -> Result<String, String> 
     let read = workers.run(0, read).await;
     let text = read.map_err(|error| failed(error.to_string()))?;
     let text = text.map_err(|error| failed(error.to_string()))?;
-    match text.len() as u64 > MANIFEST_BYTES_MAX {
-        true => Err(too_long()),
+    match text.len() as u64 > bytes_max {
+        true => Err(too_long(bytes_max)),
         false => Ok(text),
     }
 }
