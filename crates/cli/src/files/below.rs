@@ -2,12 +2,16 @@
 
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::{Failure, no_source};
-use staves_client::{Dataset, Kind, OpenFile, Stat};
+use staves_client::{Dataset, Kind, OpenFile, SourceError, Stat};
 
 use super::{below_source, source_of, within};
 
 /// Folders within folders that are followed.
 const DEPTH_MAX: usize = 64;
+/// Files and folders that are gone through, some 300 bytes of memory each.
+const FOUND_MAX: usize = 4_000_000;
+/// With so many folders in a row of which there is no answer, the source is taken for gone.
+const IN_A_ROW: usize = 3;
 
 /// A file that was found.
 pub struct FoundFile {
@@ -27,11 +31,64 @@ pub struct FoundBelow {
     pub files: Vec<FoundFile>,
     /// The paths of those that the source lists and does not let be read.
     pub unreadable: Vec<String>,
+    /// Folders below these whose content is not known.
+    pub unlisted: UnlistedFolders,
+}
+
+/// Folders that could not be listed, and the first one's reason.
+#[derive(Default)]
+pub struct UnlistedFolders {
+    pub count: usize,
+    first: Option<String>,
+    /// Those without an answer since the last answer.
+    in_a_row: usize,
+}
+
+impl UnlistedFolders {
+    fn add(&mut self, why: String) {
+        self.count += 1;
+        self.first.get_or_insert(why);
+    }
+
+    /// Notes a folder that could not be listed. An error: the source as a whole says nothing any more.
+    fn note(&mut self, error: SourceError) -> anyhow::Result<()> {
+        match &error {
+            SourceError::Unreachable { .. } => self.in_a_row += 1,
+            SourceError::Absent { .. } | SourceError::Malformed { .. } => {
+                return Err(no_source(error));
+            }
+            _ => self.in_a_row = 0,
+        }
+        if self.in_a_row == IN_A_ROW {
+            return Err(no_source(error));
+        }
+        self.add(error.to_string());
+        Ok(())
+    }
+
+    fn message(&self) -> Option<String> {
+        let first = self.first.as_ref()?;
+        Some(match self.count {
+            1 => format!("a folder is left out: {first}"),
+            all => format!("{all} folders are left out: {first} (and so on)"),
+        })
+    }
 }
 
 impl FoundBelow {
+    /// Messages about all that was left out.
+    pub fn left_out(&self) -> Vec<String> {
+        let all = self.refused().into_iter().chain(self.unlisted.message());
+        all.collect()
+    }
+
+    /// True if all could be found that is there.
+    pub fn is_whole(&self) -> bool {
+        self.unreadable.is_empty() && self.unlisted.count == 0
+    }
+
     /// A message about those that cannot be read, if there are any.
-    pub fn refused(&self) -> Option<String> {
+    fn refused(&self) -> Option<String> {
         let first = self.unreadable.first()?;
         Some(match self.unreadable.len() {
             1 => format!("{first} cannot be read at its source, and is left out"),
@@ -44,7 +101,7 @@ impl FoundBelow {
 }
 
 /// All files below some paths of a dataset, opened. A folder's files are opened as its list has them: looked at one by one, many
-/// would take longer than anybody waits.
+/// would take longer than anybody waits. A folder below the paths that cannot be listed is left out, and noted.
 pub fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<FoundBelow> {
     let source = source_of(data);
     let mut found = FilesBelow {
@@ -52,6 +109,7 @@ pub fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<FoundBelo
         found: FoundBelow {
             files: Vec::new(),
             unreadable: Vec::new(),
+            unlisted: UnlistedFolders::default(),
         },
         folders: Vec::new(),
     };
@@ -72,7 +130,19 @@ pub fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<FoundBelo
         found.add(path, &stat, 0);
     }
     while let Some((path, depth)) = found.folders.pop() {
-        for (name, stat) in data.list(&path).map_err(no_source)? {
+        let names = match data.list(&path) {
+            Ok(names) => names,
+            Err(error) if depth == 0 => return Err(no_source(error)),
+            // It went meanwhile.
+            Err(SourceError::NotFound { .. }) if !is_listed_still(data, &path) => continue,
+            Err(error) => {
+                found.found.unlisted.note(error)?;
+                continue;
+            }
+        };
+        found.found.unlisted.in_a_row = 0;
+        for (name, stat) in names {
+            found.may_hold_more()?;
             let below = match path.is_empty() {
                 true => name,
                 false => [&path[..], b"/", &name].concat(),
@@ -90,6 +160,12 @@ pub fn files_below(data: &Dataset, paths: &[String]) -> anyhow::Result<FoundBelo
     Ok(found)
 }
 
+/// True if a folder is there, as far as its source says.
+fn is_listed_still(data: &Dataset, path: &[u8]) -> bool {
+    let stat = data.stat(path);
+    !matches!(stat, Err(SourceError::NotFound { .. }))
+}
+
 struct FilesBelow<'a> {
     data: &'a Dataset,
     found: FoundBelow,
@@ -98,6 +174,19 @@ struct FilesBelow<'a> {
 }
 
 impl FilesBelow<'_> {
+    /// Ends a search that finds more than memory is meant for.
+    fn may_hold_more(&self) -> anyhow::Result<()> {
+        let found = &self.found;
+        let all = found.files.len() + found.unreadable.len() + self.folders.len();
+        if all < FOUND_MAX {
+            return Ok(());
+        }
+        let text = format!(
+            "there are more than {FOUND_MAX} files and folders: name some of the folders, one after the other"
+        );
+        Err(Failure::Own(Own::Usage, text).into())
+    }
+
     fn add(&mut self, path: Vec<u8>, stat: &Stat, depth: usize) {
         match stat.kind {
             Kind::File { fresh, .. } => {
@@ -110,7 +199,12 @@ impl FilesBelow<'_> {
                 self.found.unreadable.push(path);
             }
             Kind::Folder if depth < DEPTH_MAX => self.folders.push((path, depth)),
-            Kind::Folder | Kind::Link(_) => {}
+            Kind::Folder => {
+                let path = String::from_utf8_lossy(&path);
+                let why = format!("{path} lies deeper than {DEPTH_MAX} folders: give its path");
+                self.found.unlisted.add(why);
+            }
+            Kind::Link(_) => {}
         }
     }
 }

@@ -71,14 +71,15 @@ pub fn run(
     };
     let seconds = began.elapsed().as_secs_f64();
     let here: u64 = files.iter().map(|found| held.here(&found.file)).sum();
-    let result = match (interrupted, here == total && found.unreadable.is_empty()) {
+    let result = match (interrupted, here == total && found.is_whole()) {
         (true, _) => "interrupted",
         (false, true) => "loaded",
         (false, false) => "partly",
     };
     let answer = json!({
         "dataset": name, "files": files.len(), "bytes": total, "in_memory_bytes": here, "seconds": seconds,
-        "pinned": pinned, "unreadable_files": found.unreadable.len(), "result": result,
+        "pinned": pinned, "unreadable_files": found.unreadable.len(),
+        "unlisted_folders": found.unlisted.count, "result": result,
     });
     let mut in_memory = format!(
         "{} of {} are in memory ({}), {} are not",
@@ -126,7 +127,7 @@ async fn reasons(
     refused: &RefusedFiles,
     is_all: bool,
 ) -> Vec<String> {
-    let mut reasons: Vec<String> = found.refused().into_iter().collect();
+    let mut reasons = found.left_out();
     if is_all {
         return reasons;
     }

@@ -37,7 +37,7 @@ pub fn run(session: &Cluster, name: &str, each: bool, out: Format) -> anyhow::Re
     let pinned = pins(known(&map, name)?, name);
     let shown = DatasetSums::of(&data, &map, files, &held, &pinned);
     let mut answer = shown.as_json(&map, each);
-    let mut warnings: Vec<String> = found.refused().into_iter().collect();
+    let mut warnings = found.left_out();
     if !held.silent.is_empty() {
         warnings.push(held.silence(&map));
     }

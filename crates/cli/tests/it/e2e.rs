@@ -24,6 +24,7 @@ mod floods;
 mod grpc;
 mod hung;
 mod large_volumes;
+mod left_out;
 mod littles;
 mod losses;
 mod mapped;
