@@ -26,6 +26,8 @@ use crate::waiting::WaitNotice;
 const HOPS: u8 = 1;
 /// The time that one node has to answer a repeatable request before another one is asked.
 const TRY: Duration = Duration::from_millis(500);
+/// A proposal is not made in so short a rest of its time: its outcome would most likely be unknown.
+const LEAST: Duration = Duration::from_millis(50);
 /// The pause between two tries: an election is under way, most often.
 const REST: Duration = Duration::from_millis(20);
 /// Time that a node has to answer a ping on another's behalf.
@@ -54,6 +56,42 @@ enum TryError {
     Lost(String),
 }
 
+/// The reason for which a request has no answer.
+struct LastReason {
+    text: String,
+    is_of_try: bool,
+}
+
+impl LastReason {
+    fn new() -> LastReason {
+        LastReason {
+            text: "no node of the cluster is known".to_owned(),
+            is_of_try: false,
+        }
+    }
+
+    /// Notes the failure of a try that had so much time. One that had only the rest of the deadline explains nothing: "it did not answer
+    /// within 8 ms" is no reason for seconds without a leader.
+    fn note(&mut self, why: String, time: Duration) {
+        if time >= TRY || !self.is_of_try {
+            self.text = why;
+            self.is_of_try = true;
+        }
+    }
+
+    /// The reason for which the answer to the last try is lost.
+    fn lost(self, why: String, time: Duration, all: Duration) -> String {
+        match self.is_of_try && time < TRY {
+            true => format!(
+                "{why}, which was all that was left of {} ms; before: {}",
+                all.as_millis(),
+                self.text
+            ),
+            false => why,
+        }
+    }
+}
+
 impl Inner {
     /// Sends a request to the leader until it answers or the deadline passes.
     pub async fn ask(
@@ -64,38 +102,39 @@ impl Inner {
         let begun = Instant::now();
         let waiting_for = request.name();
         let mut hint = None;
-        let mut last = "no node of the cluster is known".to_owned();
+        let mut last = LastReason::new();
         // Other requests are asked by a node that is up, and is seen to be without a leader.
         let mut waiting =
             matches!(request, LeaderRequest::Join(_)).then(|| WaitNotice::since(begun));
         for attempt in 0.. {
             let left = deadline.saturating_sub(begun.elapsed());
-            if left.is_zero() {
+            if left.is_zero() || attempt > 0 && left < LEAST && !request.repeatable() {
                 break;
             }
             let mut rest = REST;
             match self.try_once(&request, attempt, hint.take(), left).await {
                 Ok(LeaderResponse::Later { wait_ms, reason }) => {
-                    last = reason;
+                    last.note(reason, TRY);
                     rest = Duration::from_millis(wait_ms.into()).max(REST);
                 }
                 Ok(answer) => return Ok(answer),
                 Err(TryError::Elsewhere { leader, why }) => {
-                    (hint, last) = (leader, why);
+                    hint = leader;
+                    last.note(why, left);
                 }
-                Err(TryError::Lost(why)) if request.repeatable() => last = why,
-                Err(TryError::Lost(last)) => {
+                Err(TryError::Lost(why)) if request.repeatable() => last.note(why, left),
+                Err(TryError::Lost(why)) => {
                     return Err(DirectoryError::Unknown {
                         waiting_for,
                         waited: begun.elapsed(),
-                        last,
+                        last: last.lost(why, left, deadline),
                     });
                 }
             }
             if let Some(waiting) = &mut waiting {
                 waiting.warn(
                     "a majority of its directory",
-                    &last,
+                    &last.text,
                     "start its voters again",
                 );
             }
@@ -108,7 +147,7 @@ impl Inner {
         Err(DirectoryError::NoLeader {
             waiting_for,
             waited: begun.elapsed(),
-            last,
+            last: last.text,
         })
     }
 
@@ -507,3 +546,49 @@ pub(crate) async fn ask_to_join(
 
 /// No cluster yet.
 pub(crate) const NO_CLUSTER: ClusterId = ClusterId(0);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: an operator read "it did not answer within 8 ms" of a proposal for which a leader had been looked for for five seconds,
+    /// and "did not come within 8 ms" of one whose connection had broken after as much.
+    #[test]
+    fn times_in_errors_are_those_that_were_waited() {
+        let all = Duration::from_secs(5);
+        let mut last = LastReason::new();
+        last.note("n1 does not lead".into(), all);
+        last.note(
+            "n2 did not answer within 8 ms".into(),
+            Duration::from_millis(8),
+        );
+        assert_eq!(last.text, "n1 does not lead");
+        let lost = last.lost(
+            "n2 did not answer within 60 ms".into(),
+            Duration::from_millis(60),
+            all,
+        );
+        assert_eq!(
+            lost,
+            "n2 did not answer within 60 ms, which was all that was left of 5000 ms; before: n1 does not lead"
+        );
+        // A deadline that was short from the start is the caller's own.
+        let mut short = LastReason::new();
+        short.note(
+            "n1 did not answer within 8 ms".into(),
+            Duration::from_millis(8),
+        );
+        assert_eq!(short.text, "n1 did not answer within 8 ms");
+        assert_eq!(LastReason::new().lost("cut".into(), all, all), "cut");
+        let unknown = DirectoryError::Unknown {
+            waiting_for: "a proposal",
+            waited: Duration::from_millis(8),
+            last: "the connection broke".into(),
+        };
+        let text = unknown.to_string();
+        assert!(
+            text.contains("lost, 8 ms after it was first asked for"),
+            "{text}"
+        );
+    }
+}

@@ -66,22 +66,23 @@ pub enum DirectoryError {
     NoLeader {
         /// The request.
         waiting_for: &'static str,
-        /// The time waited.
+        /// The time of all tries together.
         waited: Duration,
-        /// The last failure: the node that was tried, and its answer.
+        /// The failure of the last try that had its time: the node that was tried, and its answer.
         last: String,
     },
     /// A proposal may or may not have taken effect: its answer did not come.
     #[error(
-        "the answer to {waiting_for} did not come within {} ms: look at the map before asking again ({last})",
+        "the answer to {waiting_for} was lost, {} ms after it was first asked for, and what became of it is not known: look at the map \
+         before asking again ({last})",
         waited.as_millis()
     )]
     Unknown {
         /// The request.
         waiting_for: &'static str,
-        /// The time waited.
+        /// The time of all tries together, to the moment at which the answer was lost.
         waited: Duration,
-        /// The last failure.
+        /// The failure of the try that was lost.
         last: String,
     },
     /// The map's rules refused the change; nothing changed.
