@@ -56,8 +56,10 @@ impl Refusals {
 /// The connections that a server refused, by the reason.
 #[derive(Debug, Default)]
 pub struct RefusedConnections {
-    /// Too many connections of the kind, or of such that have not said hello.
+    /// Too many connections of the kind.
     pub too_many: Refusals,
+    /// Those that had not said hello when their time was over, or when another needed the place: nobody that asked for anything.
+    pub silent: Refusals,
     /// Clients that would have had a descriptor of the reserve.
     pub descriptors: Refusals,
     /// Those that did not prove the secret.
@@ -69,7 +71,7 @@ pub struct RefusedConnections {
 }
 
 impl RefusedConnections {
-    /// Those for want of room, if there was one in the last minute; else 0.
+    /// Those for want of room of such as said hello, if there was one in the last minute; else 0.
     pub fn recent(&self) -> u64 {
         self.too_many.recent() + self.descriptors.recent()
     }

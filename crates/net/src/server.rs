@@ -230,7 +230,7 @@ async fn accept<H: Handler>(
                 let (newcomer, displaced) = newcomers.enter(addr.ip());
                 if displaced {
                     let max = shared.options.greeting_max;
-                    shared.refused.too_many.add(|unsaid| {
+                    shared.refused.silent.add(|unsaid| {
                         tracing::warn!(%addr, max, unsaid, "too many connections have not said hello: the oldest was closed for one more");
                     });
                 }

@@ -740,13 +740,14 @@ pub const METRICS: &[Metric] = &[
         name: "staves_net_connections_refused_total",
         kind: MetricKind::Counter,
         unit: "connections",
-        help: "Connections refused on the native door, and sockets that the system did not give to any door, by the reason.",
+        help: "Connections refused on the native door (silent: they had not said hello when they were closed), and sockets that the system did not give to any door, by the reason.",
         value: Value::By(
             "reason",
             &[
                 ("descriptors", |s| s.running.refused.descriptors.total()),
                 ("protocol", |s| s.running.refused.protocol.total()),
                 ("secret", |s| s.running.refused.secret.total()),
+                ("silent", |s| s.running.refused.silent.total()),
                 ("too-many", |s| s.running.refused.too_many.total()),
                 ("not-accepted", |s| {
                     s.running.refused.not_accepted.total() + s.door.not_accepted.total()

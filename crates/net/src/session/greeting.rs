@@ -51,6 +51,11 @@ pub(super) async fn greet<H: Handler>(
             return Err(reason);
         }
         Err(reason) => {
+            if input.buffer.is_empty() {
+                shared.refused.silent.add(|unsaid| {
+                    tracing::info!(%addr, unsaid, "a connection that did not say hello was closed");
+                });
+            }
             say(
                 socket,
                 0,

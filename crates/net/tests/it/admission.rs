@@ -57,9 +57,29 @@ fn who_does_not_say_hello_keeps_nobody_out() {
             silent.push(Raw::open(&addr).await);
             let opened = Connection::open(&addr, &node(7), &Options::default()).await;
             opened.expect("one that says hello is let in");
-            assert!(server.refused().too_many.total() >= displaced);
+            assert!(server.refused().silent.total() >= displaced);
         }
+        // Regression: they counted as clients for which there was no room, and status said so.
+        let refused = server.refused();
+        assert_eq!((refused.too_many.total(), refused.recent()), (0, 0));
         assert!(silent[0].hear().await.is_none(), "the oldest was closed");
+    });
+}
+
+/// One that says nothing for as long as it may is closed, and counted as what it is.
+#[test]
+fn who_says_nothing_in_time_is_counted_as_silent() {
+    block_on(async {
+        let options = Options {
+            connect_timeout: Duration::from_millis(100),
+            ..Options::default()
+        };
+        let (server, _, addr) = server(options).await;
+        let mut silent = Raw::open(&addr).await;
+        while silent.hear().await.is_some() {}
+        let refused = server.refused();
+        assert_eq!((refused.silent.total(), refused.recent()), (1, 0));
+        assert_eq!(refused.too_many.total() + refused.protocol.total(), 0);
     });
 }
 
