@@ -2,7 +2,7 @@
 
 use super::names::full_name;
 use super::unheard::cut_links;
-use super::waits::waits_for_disks;
+use super::waits::{doubled, waits_for_disks};
 use super::{PoolStatus, State, StatusReport};
 
 pub(super) fn sentence(report: &StatusReport) -> String {
@@ -145,6 +145,7 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
             )
         }
     };
+    let doubled = doubled(report, pool);
     let cases = [
         (pool.lost, have_lost.as_str()),
         (pool.starting, "not begun yet"),
@@ -157,10 +158,7 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
             "moving on to new members",
         ),
         (pool.short, "short of complete copies"),
-        (
-            pool.doubled,
-            "with two members on one node, until another node comes",
-        ),
+        (pool.doubled, &doubled),
     ];
     let of = |many: u32, what: &str| {
         format!(

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use staves_model::{ClusterMap, Group, MemberSlot, Pool, whole_buckets};
+use staves_model::{ClusterMap, Group, Medium, MemberSlot, Pool, Scheme, whole_buckets};
 
 use super::names::full_name;
-use super::{PoolStatus, StatusReport};
+use super::{NodeStatus, PoolStatus, StatusReport};
 
 /// A bucket that no node holds, and that is not made anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -149,4 +149,34 @@ pub(super) fn copies_without_memory(report: &StatusReport) -> Vec<String> {
         }
     }
     warnings
+}
+
+/// The remedy for buckets with two members on one node.
+pub(super) fn doubled(report: &StatusReport, pool: &PoolStatus) -> String {
+    let width = pool.scheme.parse().map_or(0, |s: Scheme| s.width());
+    let on_disk = pool.medium == Medium::Disk.word();
+    let has_place = |node: &&NodeStatus| !on_disk || node.disk_bytes > 0;
+    let nodes = || report.nodes.iter().filter(has_place);
+    let homes = nodes().filter(|node| node.up && !node.draining).count();
+    let head = "with two members on one node, which one loss takes together";
+    if homes >= width {
+        let what = if on_disk {
+            "larger disks"
+        } else {
+            "more memory"
+        };
+        return format!(
+            "{head}: one of them is filled on another node if that has room: if it stays so, give the pool {what}, or add a node"
+        );
+    }
+    let back = if nodes().any(|node| !node.up) {
+        ", or bring back one that is down"
+    } else if nodes().any(|node| node.draining) {
+        ", or resume one that is drained ('staves node resume')"
+    } else {
+        ""
+    };
+    let (lack, with_disks) = (width - homes, if on_disk { " with disks" } else { "" });
+    let nodes = if lack == 1 { "node" } else { "nodes" };
+    format!("{head}: start {lack} more {nodes}{with_disks}{back}")
 }

@@ -312,8 +312,8 @@ fn two_members_on_one_node_are_told() {
     let report = six.report();
     assert_eq!((report.pools[0].doubled, report.pools[0].whole), (8, 8));
     assert_eq!(report.pools[0].tolerates, Some(1), "n1 takes two of two");
-    let says =
-        "8 of 8 buckets of pool 'cache' with two members on one node, until another node comes";
+    let says = "8 of 8 buckets of pool 'cache' with two members on one node, which one loss takes together: start 1 more \
+                node, or bring back one that is down";
     assert!(report.sentence.contains(says), "{}", report.sentence);
     let of = |id: u64| {
         let node = report.nodes.iter().find(|node| node.id == id);
@@ -327,6 +327,13 @@ fn two_members_on_one_node_are_told() {
     assert_eq!((report.state, report.pools[0].short), (State::Degraded, 8));
     let says = "every bucket has all its copies";
     assert!(!report.sentence.contains(says), "{}", report.sentence);
+    let says = "one of them is filled on another node if that has room: if it stays so, give the pool more memory, or add a node";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    // A drained node would do.
+    six.map.nodes.get_mut(&NodeId(6)).expect("a node").draining = true;
+    let report = six.report();
+    let says = "start 1 more node, or resume one that is drained ('staves node resume')";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
 }
 
 #[test]
