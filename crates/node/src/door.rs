@@ -16,21 +16,17 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 use self::state::DoorState;
+use crate::accepting::Accepts;
 use crate::config::Config;
 use crate::entry::Entry;
-use staves_net::Descriptors;
+use staves_net::{Descriptors, Refusals};
 use staves_resp::Limits;
 use staves_wire::hello::Role;
-
-/// After the operating system refused to accept (no file descriptors, most often).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The phase of the door's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -76,8 +72,17 @@ impl Door {
             limits: limits(config),
         })
     }
+}
 
-    /// A place for a connection that was accepted, if there is one.
+impl Accepts for Door {
+    type Place = ClientPlace;
+
+    const PROTOCOL: &'static str = "RESP";
+
+    fn not_accepted(&self) -> &Refusals {
+        &self.state.not_accepted
+    }
+
     fn place(&self, socket: &TcpStream) -> Option<ClientPlace> {
         let state = &self.state;
         let open = state.connections.fetch_add(1, Ordering::Relaxed);
@@ -99,81 +104,46 @@ impl Door {
         });
         None
     }
-}
 
-/// Accepts until told to stop; then ends once the connections have.
-pub(crate) async fn accept(
-    listener: TcpListener,
-    door: Arc<Door>,
-    mut phase: watch::Receiver<Phase>,
-) {
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = phase.wait_for(|p| *p >= Phase::Leaving) => break,
-            Some(_) = connections.join_next() => continue,
-        };
-        match accepted {
-            Ok((socket, addr)) => {
-                let (door, phase) = (door.clone(), phase.clone());
-                let Some(place) = door.place(&socket) else {
-                    refuse(socket);
-                    continue;
-                };
-                connections.spawn(serve(socket, addr, door, phase, place));
-            }
-            Err(error) => {
-                door.state.not_accepted.add(|unsaid| {
-                    tracing::warn!(%error, unsaid, "a RESP connection could not be accepted");
-                });
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+    fn refuse(socket: TcpStream) {
+        // A socket that was just accepted has room for them, and the client may have gone.
+        if let Ok(mut socket) = socket.into_std() {
+            let _ = socket.write_all(b"-ERR max number of clients reached\r\n");
         }
     }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
-}
 
-async fn serve(
-    mut socket: TcpStream,
-    addr: SocketAddr,
-    door: Arc<Door>,
-    mut phase: watch::Receiver<Phase>,
-    _place: ClientPlace,
-) {
-    let state = &door.state;
-    let id = state.connections_total.fetch_add(1, Ordering::Relaxed) + 1;
-    let _ = socket.set_nodelay(true);
-    let ended = |error: io::Error| tracing::debug!(%addr, %error, "RESP connection ended");
-    let waited = loading::wait(&mut socket, &door.entry, door.limits, &mut phase).await;
-    let (input, transaction) = match waited {
-        Ok(Some(left)) => left,
-        Ok(None) => return,
-        Err(error) => return ended(error),
-    };
-    let Some(running) = door.entry.get() else {
-        return;
-    };
-    let local = socket.local_addr().map_or(String::new(), |a| a.to_string());
-    let (running, limits, addr) = (running.clone(), door.limits, addr.to_string());
-    let connection = connection::Connection::new(running, limits, id, addr, local, transaction);
-    if let Err(error) = connection.run(socket, input, phase).await {
-        ended(error);
-    }
-    state.clients.lock().remove(&id);
-}
-
-/// The last words to a client that is not let in.
-fn refuse(socket: TcpStream) {
-    // A socket that was just accepted has room for them, and the client may have gone.
-    if let Ok(mut socket) = socket.into_std() {
-        let _ = socket.write_all(b"-ERR max number of clients reached\r\n");
+    async fn serve(
+        self: Arc<Self>,
+        mut socket: TcpStream,
+        address: SocketAddr,
+        mut phase: watch::Receiver<Phase>,
+        _place: ClientPlace,
+    ) {
+        let state = &self.state;
+        let id = state.connections_total.fetch_add(1, Ordering::Relaxed) + 1;
+        let _ = socket.set_nodelay(true);
+        let ended = |error: io::Error| tracing::debug!(%address, %error, "RESP connection ended");
+        let waited = loading::wait(&mut socket, &self.entry, self.limits, &mut phase).await;
+        let (input, transaction) = match waited {
+            Ok(Some(left)) => left,
+            Ok(None) => return,
+            Err(error) => return ended(error),
+        };
+        let Some(running) = self.entry.get() else {
+            return;
+        };
+        let local = socket.local_addr().map_or(String::new(), |a| a.to_string());
+        let (running, limits, from) = (running.clone(), self.limits, address.to_string());
+        let connection = connection::Connection::new(running, limits, id, from, local, transaction);
+        if let Err(error) = connection.run(socket, input, phase).await {
+            ended(error);
+        }
+        state.clients.lock().remove(&id);
     }
 }
 
 /// A connection's place among the clients. Counts it out, however it ends.
-struct ClientPlace(Arc<DoorState>);
+pub(crate) struct ClientPlace(Arc<DoorState>);
 
 impl Drop for ClientPlace {
     fn drop(&mut self) {

@@ -19,13 +19,14 @@ mod states;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
+use staves_net::Refusals;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 use self::calls::StandardServices;
+use crate::accepting::{Accepts, accept};
 use crate::config::Config;
 use crate::door::Phase;
 use crate::entry::Entry;
@@ -33,8 +34,6 @@ use crate::start::{self, StartError};
 use crate::volumes::attachments::Attachments;
 use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
 
-/// After the operating system refused to accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Most connections, where `clients_max` is not less: each may have hundreds of KiB under way that are not counted yet.
 const CONNECTIONS_MAX: u32 = 1024;
 
@@ -83,49 +82,41 @@ impl GrpcSocket {
                 standard: StandardServices::new(),
                 checks: Arc::new(Semaphore::new(CHECKS_MAX)),
             });
-            tokio::spawn(accept(listener, door, phase))
+            tokio::spawn(serve_all(listener, door, phase))
         });
         (state, task)
     }
 }
 
-/// Accepts until told to stop; then ends once the connections have.
-async fn accept(listener: TcpListener, door: Arc<GrpcDoor>, mut phase: watch::Receiver<Phase>) {
-    let mut connections = JoinSet::new();
+/// Accepts until told to stop, and reports meanwhile how the node is.
+async fn serve_all(listener: TcpListener, door: Arc<GrpcDoor>, phase: watch::Receiver<Phase>) {
     let health = tokio::spawn(calls::report_health(door.clone(), phase.clone()));
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = phase.wait_for(|p| *p >= Phase::Leaving) => break,
-            Some(_) = connections.join_next() => continue,
-        };
-        match accepted {
-            Ok((socket, address)) => {
-                if let Some(place) = door.places.take(&socket) {
-                    connections.spawn(serve(socket, address, door.clone(), phase.clone(), place));
-                }
-            }
-            Err(error) => {
-                door.places.state.not_accepted.add(|unsaid| {
-                    tracing::warn!(%error, unsaid, "a gRPC connection could not be accepted");
-                });
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
+    accept(listener, door, phase).await;
     health.abort();
 }
 
-async fn serve(
-    socket: TcpStream,
-    address: SocketAddr,
-    door: Arc<GrpcDoor>,
-    phase: watch::Receiver<Phase>,
-    _place: DoorClient,
-) {
-    if let Err(error) = connection::serve(socket, address, door, phase).await {
-        tracing::debug!(%address, %error, "gRPC connection ended");
+impl Accepts for GrpcDoor {
+    type Place = DoorClient;
+
+    const PROTOCOL: &'static str = "gRPC";
+
+    fn not_accepted(&self) -> &Refusals {
+        &self.places.state.not_accepted
+    }
+
+    fn place(&self, socket: &TcpStream) -> Option<DoorClient> {
+        self.places.take(socket)
+    }
+
+    async fn serve(
+        self: Arc<Self>,
+        socket: TcpStream,
+        address: SocketAddr,
+        phase: watch::Receiver<Phase>,
+        _place: DoorClient,
+    ) {
+        if let Err(error) = connection::serve(socket, address, self, phase).await {
+            tracing::debug!(%address, %error, "gRPC connection ended");
+        }
     }
 }

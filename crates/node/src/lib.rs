@@ -32,10 +32,11 @@
 //! `staves-cache`'s. Flags and signals are the program's (`crates/cli`), but for [`serve`].
 //!
 //! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
-//! `start`: doors and options. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
+//! `start`: doors and options. `accepting`: their loop. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
 //! `gate`: costly requests, one at a time. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`volumes`]: figures of block devices. [`cpu`], [`resident`]: what the kernel counts.
 
+mod accepting;
 mod admin;
 mod clock;
 pub mod config;

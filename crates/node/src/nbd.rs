@@ -16,21 +16,19 @@ mod replies;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
+use staves_net::Refusals;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
+use crate::accepting::{Accepts, accept};
 use crate::config::Config;
 use crate::door::Phase;
 use crate::entry::Entry;
 use crate::start::{self, StartError};
 use crate::volumes::attachments::Attachments;
 use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
-
-/// After the operating system refused to accept (no file descriptors, most often).
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The door.
 struct NbdDoor {
@@ -74,42 +72,29 @@ impl NbdSocket {
     }
 }
 
-/// Accepts until told to stop; then ends once the connections have.
-async fn accept(listener: TcpListener, door: Arc<NbdDoor>, mut phase: watch::Receiver<Phase>) {
-    let mut connections = JoinSet::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = phase.wait_for(|p| *p >= Phase::Leaving) => break,
-            Some(_) = connections.join_next() => continue,
-        };
-        match accepted {
-            Ok((socket, address)) => {
-                // One that finds no place is closed: before its greeting NBD has no words.
-                if let Some(place) = door.places.take(&socket) {
-                    connections.spawn(serve(socket, address, door.clone(), phase.clone(), place));
-                }
-            }
-            Err(error) => {
-                door.places.state.not_accepted.add(|unsaid| {
-                    tracing::warn!(%error, unsaid, "an NBD connection could not be accepted");
-                });
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
-}
+impl Accepts for NbdDoor {
+    type Place = DoorClient;
 
-async fn serve(
-    socket: TcpStream,
-    address: SocketAddr,
-    door: Arc<NbdDoor>,
-    phase: watch::Receiver<Phase>,
-    _place: DoorClient,
-) {
-    if let Err(error) = connection::serve(socket, address, &door, phase).await {
-        tracing::debug!(%address, %error, "NBD connection ended");
+    const PROTOCOL: &'static str = "NBD";
+
+    fn not_accepted(&self) -> &Refusals {
+        &self.places.state.not_accepted
+    }
+
+    /// One that finds none is closed: before its greeting NBD has no words.
+    fn place(&self, socket: &TcpStream) -> Option<DoorClient> {
+        self.places.take(socket)
+    }
+
+    async fn serve(
+        self: Arc<Self>,
+        socket: TcpStream,
+        address: SocketAddr,
+        phase: watch::Receiver<Phase>,
+        _place: DoorClient,
+    ) {
+        if let Err(error) = connection::serve(socket, address, &self, phase).await {
+            tracing::debug!(%address, %error, "NBD connection ended");
+        }
     }
 }

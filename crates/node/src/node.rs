@@ -14,11 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use crate::accepting::accept;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::disk::{NodeDisk, NodeDiskError};
 use crate::disks::{Disks, StartedDisks};
-use crate::door::{self, Door, Phase};
+use crate::door::{Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::gate::Gates;
@@ -108,7 +109,7 @@ impl Node {
         let mut tasks = vec![admin::serve(listeners.admin, names, entry.clone())];
         let door = Door::new(&config, entry.clone());
         let (phase, at) = watch::channel(Phase::Joining);
-        let accepting = tokio::spawn(door::accept(listeners.resp, door.clone(), at.clone()));
+        let accepting = tokio::spawn(accept(listeners.resp, door.clone(), at.clone()));
         let volumes = (entry.clone(), Arc::<Attachments>::default());
         let (nbd, accepting_nbd) = nbd.serve(config.clients_max, volumes.clone(), at.clone());
         let (grpc, accepting_grpc) = grpc.serve(config.clients_max, volumes.clone(), at);

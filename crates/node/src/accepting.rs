@@ -1,0 +1,76 @@
+//! The loop of a door: accepts connections, serves each on a task of its own, and ends once they have.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use staves_net::Refusals;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::door::Phase;
+
+/// After the operating system refused to accept (no file descriptors, most often).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// A door that takes connections.
+pub(crate) trait Accepts: Send + Sync + 'static {
+    /// The place of a connection among the others, held while it is served.
+    type Place: Send + 'static;
+
+    /// The protocol, for the log.
+    const PROTOCOL: &'static str;
+
+    /// The count of sockets that the system did not give.
+    fn not_accepted(&self) -> &Refusals;
+
+    /// A place for a connection that was accepted, if there is one.
+    fn place(&self, socket: &TcpStream) -> Option<Self::Place>;
+
+    /// The last words to a connection that finds no place; without any it is closed.
+    fn refuse(_socket: TcpStream) {}
+
+    /// Serves a connection to its end.
+    fn serve(
+        self: Arc<Self>,
+        socket: TcpStream,
+        address: SocketAddr,
+        phase: watch::Receiver<Phase>,
+        place: Self::Place,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// Accepts until told to stop; then ends once the connections have.
+pub(crate) async fn accept<D: Accepts>(
+    listener: TcpListener,
+    door: Arc<D>,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = phase.wait_for(|p| *p >= Phase::Leaving) => break,
+            Some(_) = connections.join_next() => continue,
+        };
+        match accepted {
+            Ok((socket, address)) => match door.place(&socket) {
+                Some(place) => {
+                    let phase = phase.clone();
+                    connections.spawn(door.clone().serve(socket, address, phase, place));
+                }
+                None => D::refuse(socket),
+            },
+            Err(error) => {
+                door.not_accepted().add(|unsaid| {
+                    let protocol = D::PROTOCOL;
+                    tracing::warn!(protocol, %error, unsaid, "a connection could not be accepted");
+                });
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    while connections.join_next().await.is_some() {}
+}
