@@ -1,6 +1,7 @@
 //! The group's members against each other, and against peers that lie.
 
 mod coded;
+mod fills;
 mod leases;
 mod lies;
 mod marks;
