@@ -145,8 +145,15 @@ impl Handle {
         let fit = |(name, stat): &(&OsStr, &Stat)| {
             self.fits(level, name) && (last || stat.kind == Kind::Folder)
         };
-        for (name, _) in names.iter().filter(fit) {
-            let below = path.join(name);
+        let fitting = names.iter().filter(fit).map(|(name, _)| path.join(name));
+        if last {
+            let mut paths = fitting;
+            return Ok(paths.find(|path| self.is_of(dataset, path)));
+        }
+        // Of a folder of very many, no more than may be listed; and its own list is not held while those below it are looked at.
+        let fitting: Vec<PathBuf> = fitting.take(*listings_left as usize).collect();
+        drop(names);
+        for below in fitting {
             let found = self.find_below(dataset, list, below, level + 1, listings_left)?;
             if found.is_some() {
                 return Ok(found);
@@ -219,6 +226,17 @@ mod tests {
             let handle = Handle::new(7, &deep(depth), 1);
             assert_eq!(find(&handle, 7, &folder), Ok(Some(deep(depth))));
         }
+        // Regression: the list of each folder on the way was held, whatever number of names it had.
+        let mut listed: Vec<std::sync::Weak<Listing>> = Vec::new();
+        let mut list = |path: &Path, _| {
+            assert!(listed.iter().all(|list| list.strong_count() == 0), "one at a time");
+            let names = folder.list(path).map(Arc::new)?;
+            listed.push(Arc::downgrade(&names));
+            Ok::<_, FileError>(Some(names))
+        };
+        let handle = Handle::new(7, Path::new("23/x/y/file"), 1);
+        let found = handle.find(7, &mut list);
+        assert_eq!(found, Ok(Some(PathBuf::from("23/x/y/file"))));
         std::fs::remove_file(dir.path().join("3/x/y/file")).unwrap();
         let gone = Handle::new(7, Path::new("3/x/y/file"), 1);
         assert_eq!(find(&gone, 7, &folder), Ok(None));
