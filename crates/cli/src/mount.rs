@@ -12,6 +12,7 @@ mod tree;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,6 +20,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
+use rustix::fs::OFlags;
 use serde_json::json;
 use staves_client::{Client, ClientError, ClientOptions, Dataset};
 use staves_mount::{EndSignals, MountError, Options};
@@ -232,6 +234,8 @@ fn log(mount: &Mount) -> anyhow::Result<()> {
             let file = std::fs::File::options()
                 .create(true)
                 .append(true)
+                // A pipe without a reader is refused; it would wait for one.
+                .custom_flags(OFlags::NONBLOCK.bits() as i32)
                 .open(path);
             let file = file.with_context(|| format!("cannot write the log {}", path.display()))?;
             log.with_writer(std::sync::Mutex::new(file)).init();

@@ -4,6 +4,8 @@
 //! *copy* of the folder it names the original's address, so that a process on the copy can find out if that
 //! one still runs ([`crate::start`]). A file that cannot be read counts as none.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The file's name in the data folder.
@@ -21,7 +23,13 @@ pub(crate) struct FolderOwner {
 
 /// Reads the folder's file.
 pub(crate) fn read(folder: &Path) -> Option<FolderOwner> {
-    let text = std::fs::read_to_string(folder.join(FILE)).ok()?;
+    let path = folder.join(FILE);
+    // To open anything else may wait for a writer.
+    let is_file = std::fs::metadata(&path).is_ok_and(|found| found.is_file());
+    let file = is_file.then(|| File::open(&path).ok()).flatten()?;
+    let mut text = String::new();
+    let most = LINE_BYTES_MAX as u64 + 1;
+    file.take(most).read_to_string(&mut text).ok()?;
     let line = text.lines().next().filter(|l| l.len() <= LINE_BYTES_MAX)?;
     let (pid, native) = line.split_once(' ')?;
     let pid = pid.parse().ok()?;

@@ -21,7 +21,7 @@
 //!
 //! **Layout.** `outbox`, `queue`: what waits to be written. `connection`: the asking side. `server`,
 //! `session`, `reply`: the answering side. `traffic`: bytes counted. `peers`: links between nodes. `dialer`: connections by address. `descriptors`, `newcomers`, `refusals`:
-//! who is let in. `in_flight`: the memory of all requests under way, and the number of those that wait. `secret`: proofs of it. `identity`, `options`, `error`.
+//! who is let in. `in_flight`: the memory of all requests under way, and the number of those that wait. `secret`: proofs of it, `small_file`: its file, and others that people name. `identity`, `options`, `error`.
 
 mod connection;
 mod descriptors;
@@ -40,6 +40,7 @@ mod seal;
 mod secret;
 mod server;
 mod session;
+mod small_file;
 mod traffic;
 mod turn;
 
@@ -59,5 +60,6 @@ pub use refusals::{Refusals, RefusedConnections};
 pub use reply::Reply;
 pub use secret::{Secret, SecretError, Secrets};
 pub use server::{Handler, PeerInfo, Server};
+pub use small_file::read_small_file;
 pub use traffic::sent_bytes;
 pub use turn::{end_of_turn, thread_rests};

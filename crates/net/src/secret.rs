@@ -17,8 +17,7 @@
 //! that both sides make of the secret (`seal.rs`).
 
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -27,10 +26,13 @@ use bytes::{Bytes, BytesMut};
 use staves_wire::hello::{Role, SECRET_BYTES};
 
 use crate::seal::{Opener, Sealer, Seals};
+use crate::small_file;
 
 /// The bounds of a secret file's content.
 const SECRET_BYTES_MIN: usize = 16;
 const SECRET_BYTES_MAX: usize = 4096;
+/// Bytes of the longest file that is read for one.
+const FILE_BYTES_MAX: usize = 64 << 10;
 
 /// A derived key of another use never equals this one.
 const CONTEXT: &str = "staves native protocol 2026 hello";
@@ -98,7 +100,7 @@ impl Secret {
             path: path.to_owned(),
             reason,
         };
-        let file = File::open(path).map_err(unreadable)?;
+        let file = small_file::open(path).map_err(unreadable)?;
         let found = file.metadata().map_err(unreadable)?;
         let mode = found.permissions().mode() & 0o7777;
         if found.is_file() && mode & 0o077 != 0 {
@@ -107,11 +109,7 @@ impl Secret {
                 mode,
             });
         }
-        let mut bytes = Vec::new();
-        let most = SECRET_BYTES_MAX as u64 + 2;
-        file.take(most)
-            .read_to_end(&mut bytes)
-            .map_err(unreadable)?;
+        let bytes = small_file::read_opened(file, FILE_BYTES_MAX).map_err(unreadable)?;
         let secret = bytes.trim_ascii_end();
         if !(SECRET_BYTES_MIN..=SECRET_BYTES_MAX).contains(&secret.len()) {
             return Err(SecretError::Size {

@@ -257,3 +257,42 @@ fn codes_are_explained() {
         slip.stderr
     );
 }
+
+/// Regression: a device without an end was read until the memory was full, and a pipe that nobody wrote to held the command, whatever signal
+/// came.
+#[test]
+fn files_that_have_no_end_or_no_writer_are_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo runs").success());
+    let pipe = pipe.to_str().expect("text");
+    for (command, why) in [
+        (
+            ["config", "check", "/dev/zero"].as_slice(),
+            "it has more than",
+        ),
+        (&["config", "check", pipe], "it is a pipe"),
+        (&["up", "--secret-file", pipe], "it is a pipe"),
+        (&["node", "list", "--secret-file", pipe], "it is a pipe"),
+        (
+            &["node", "list", "--secret-file", "/dev/zero"],
+            "it has more than",
+        ),
+        (&["config", "check", "/dev"], "it is a folder"),
+    ] {
+        let ran = staves(command);
+        assert_eq!(ran.code, Some(1), "{command:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(why), "{command:?}: {}", ran.stderr);
+    }
+}
+
+/// A log that is larger than the node's memory has no bound that holds, and a small one holds up every write.
+#[test]
+fn an_absurd_size_of_the_log_is_refused() {
+    for size in ["100TiB", "1KiB"] {
+        let ran = staves(&["config", "check", "--log-bytes-max", size]);
+        assert_eq!(ran.code, Some(1), "{size}: {}", ran.stderr);
+        assert!(ran.stderr.contains("at most memory"), "{size}: {}", ran.stderr);
+    }
+}

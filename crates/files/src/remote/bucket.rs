@@ -3,7 +3,9 @@
 //! Credentials never leave the process that found them: each node and each mount looks for its own.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use object_store::ClientOptions;
@@ -36,6 +38,9 @@ const OTHER_CREDENTIALS: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
     "AWS_METADATA_ENDPOINT",
 ];
+
+/// Bytes of the longest file of profiles.
+const PROFILES_BYTES_MAX: u64 = 4 << 20;
 
 /// The settings for access to buckets.
 #[derive(Default)]
@@ -206,12 +211,26 @@ fn text_of(path: PathBuf) -> Result<Option<String>, String> {
         let look = move || drop(std::fs::metadata(&home));
         Workers::new("where credentials are kept (~/.aws)", look)
     });
-    let read = READERS.call(move |_| Ok((std::fs::read_to_string(&path), path)));
+    let read = READERS.call(move |_| Ok((read_text(&path), path)));
     let (read, path) = read.map_err(|error| error.to_string())?;
     match read {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("{} cannot be read: {error}", path.display())),
+    }
+}
+
+/// Of a file that a variable names, which may be a device without an end.
+fn read_text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?
+        .take(PROFILES_BYTES_MAX + 1)
+        .read_to_string(&mut text)?;
+    match text.len() as u64 > PROFILES_BYTES_MAX {
+        true => Err(io::Error::other(format!(
+            "it has more than {PROFILES_BYTES_MAX} bytes"
+        ))),
+        false => Ok(text),
     }
 }
 
@@ -337,6 +356,16 @@ mod tests {
         assert!(matches!(found.keys, Keys::Elsewhere));
         let found = settings(&[("HOME", "/nowhere")]).unwrap();
         assert!(matches!(found.keys, Keys::None));
+    }
+
+    #[test]
+    fn a_file_without_an_end_is_no_file_of_profiles() {
+        let env = [("AWS_CONFIG_FILE", "/dev/zero"), ("HOME", "/nowhere")];
+        let error = settings(&env).err().unwrap();
+        assert!(
+            error.contains("/dev/zero") && error.contains("more than"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
+use staves_net::read_small_file;
 use toml::de::{DeTable, DeValue};
 
 use super::error::ConfigError;
 
 /// Longest file that is taken for a configuration.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_BYTES_MAX: usize = 1 << 20;
 
 /// Reads the file.
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
@@ -15,15 +16,8 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
         path: path.to_owned(),
         reason,
     };
-    let len = std::fs::metadata(path)
-        .map_err(|e| unreadable(e.to_string()))?
-        .len();
-    if len > FILE_BYTES_MAX {
-        return Err(unreadable(format!(
-            "it has {len} bytes; that is no configuration"
-        )));
-    }
-    std::fs::read_to_string(path).map_err(|e| unreadable(e.to_string()))
+    let bytes = read_small_file(path, FILE_BYTES_MAX).map_err(|e| unreadable(e.to_string()))?;
+    String::from_utf8(bytes).map_err(|_| unreadable("it is no text".to_owned()))
 }
 
 /// A line, a key, and its value as text or why it is none.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use staves_disk::{DiskId, FileDevice};
 use staves_durable::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create_files, open};
 use staves_model::{Claim, ClusterId, NodeId};
+use staves_net::read_small_file;
 use staves_store::Residency;
 use tokio::sync::Notify;
 
@@ -15,6 +16,8 @@ use super::{DrivenJournal, NodeDisk, NodeDiskError};
 
 /// The file in it that says whose it is: the ids of the cluster, in hexadecimal digits, and of the node.
 const OWNER: &str = "owner";
+/// Bytes of the longest one.
+const OWNER_BYTES_MAX: usize = 1024;
 /// The file that is there if a page could not be read.
 const SUSPECT: &str = "check";
 /// The time for which a start waits for files that are open elsewhere, and between two looks.
@@ -108,8 +111,8 @@ fn open_files(folder: &Path) -> Result<DiskFiles<FileDevice>, DiskOpenError> {
 /// The cluster and the node that a disk is of, as its folder says.
 fn read_owner(folder: &Path) -> Result<Option<(ClusterId, NodeId)>, NodeDiskError> {
     let path = folder.join(OWNER);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
+    let text = match read_small_file(&path, OWNER_BYTES_MAX) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(owner_error(&path, error.to_string())),
     };

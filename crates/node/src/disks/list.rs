@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use staves_net::read_small_file;
 
 use crate::disk::NodeDiskError;
 
@@ -14,7 +15,7 @@ const FILE: &str = "disks.toml";
 const FIRST: &str = "disk";
 /// Most disks of a node.
 pub(crate) const DISKS_MAX: usize = 32;
-const BYTES_MAX: u64 = 1 << 20;
+const BYTES_MAX: usize = 1 << 20;
 
 /// A disk in the list.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -52,12 +53,8 @@ impl DiskList {
     /// The list in a data folder; empty if there is none.
     pub(crate) fn read(data: &Path) -> Result<DiskList, NodeDiskError> {
         let path = data.join(FILE);
-        let size = std::fs::metadata(&path).map(|facts| facts.len());
-        if size.is_ok_and(|bytes| bytes > BYTES_MAX) {
-            return Err(wrong(&path, "it is larger than 1 MiB".to_owned()));
-        }
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
+        let text = match read_small_file(&path, BYTES_MAX) {
+            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             // A data folder that is none is refused by who makes it.
             Err(error)
                 if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory]
