@@ -253,7 +253,7 @@ fn overwrites(action: &Action) -> bool {
 }
 
 /// The outcome where pages of a run are still to be rebuilt; they are requested then.
-fn lacks(
+pub(crate) fn lacks(
     context: &mut BucketContext,
     now: Time,
     run: Run,

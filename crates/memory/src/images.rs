@@ -11,7 +11,7 @@ use staves_wire::service::Answer;
 
 use crate::chunks::{self, Table};
 use crate::edit::{Edit, whole_extent};
-use crate::execute::{lacks_tables, update};
+use crate::execute::{lacks, lacks_tables, update};
 use crate::memory::Memory;
 use crate::refusals::out_of_places;
 
@@ -154,12 +154,19 @@ impl Memory {
             }
             _ => {}
         }
-        self.free(context, &mut edit, freed);
+        if let Some(lacking) = self.free(context, now, &mut edit, freed, effects) {
+            return lacking;
+        }
         let is_done = is_last || (image == 0 && taken.is_empty());
         edit.answer = Answer::Int(i64::from(!is_done));
         let drop = Action::Drop { image };
         let done = update(context, now, header, (&drop, table), edit, effects);
-        if let Outcome::Answer { .. } = done {
+        // If there is no memory for the change, that is an answer, too.
+        if let Outcome::Answer {
+            answer: Answer::Int(_),
+            ..
+        } = done
+        {
             for (_, place) in &taken {
                 self.places.moved(Some(*place), None);
             }
@@ -186,19 +193,38 @@ impl Memory {
         within.count()
     }
 
-    /// Makes places zero that nobody has then; whole extents of them are given back.
-    fn free(&self, context: &BucketContext, edit: &mut Edit, mut freed: Vec<u16>) {
+    /// Makes places zero that nobody has then; whole extents of them are given back. What they hold must be here: pages of which it is not known
+    /// yet whether they are zero would come back later as they were. If some are not, the outcome, and nothing is to change.
+    fn free(
+        &self,
+        context: &mut BucketContext,
+        now: Time,
+        edit: &mut Edit,
+        mut freed: Vec<u16>,
+        effects: &mut Effects,
+    ) -> Option<Outcome> {
         freed.sort_unstable();
         let of = |place: u16| u64::from(place) * CHUNK_BYTES / EXTENT_BYTES as u64;
+        let mut lacking = None;
         for places in freed.chunk_by(|a, b| of(*a) == of(*b)) {
             edit.place = edit.place.max(places[places.len() - 1]);
-            match self.places.extent_of(places[0], places.len()) {
-                Some(extent) => edit.runs.push(whole_extent(extent)),
-                None => places
-                    .iter()
-                    .for_each(|place| zero_place(context, edit, *place)),
+            if let Some(extent) = self.places.extent_of(places[0], places.len()) {
+                edit.runs.push(whole_extent(extent));
+                continue;
+            }
+            for place in places {
+                let run = chunks::of_place(*place);
+                let mut waits = lacks(context, now, run, effects);
+                if waits.is_none() && context.fetches(run, false, effects) {
+                    waits = Some(Outcome::Blocked { starved: false });
+                }
+                match waits {
+                    None => zero_place(context, edit, *place),
+                    waits => lacking = waits,
+                }
             }
         }
+        lacking
     }
 }
 

@@ -4,6 +4,7 @@ mod cluster;
 mod conformance;
 mod image_model;
 mod images;
+mod images_rebuilt;
 mod machine;
 mod recovery;
 mod volumes;
