@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use staves_directory::{DirectoryError, Proposal};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterMap, GroupId, Refusal, RegionId, Revision, Stretch, StretchState, Volume,
-    VolumeWriter,
+    Change, ClusterMap, GroupId, ImageState, Refusal, RegionId, Revision, Stretch, StretchState,
+    Volume, VolumeWriter,
 };
 use tokio::sync::watch;
 
@@ -75,7 +75,7 @@ impl Attachment {
     /// Ends the session if the map says that it is not ours, or there is no such volume any more.
     pub(crate) fn follow(&self, map: &ClusterMap, running: &Running) {
         let session = self.session.load(Ordering::Acquire);
-        let Some(volume) = volume(map, self.id) else {
+        let Some(volume) = volume(map, self.id).filter(|_| !is_deleted(map, self.id)) else {
             return self.set_over();
         };
         if session == 0 || volume.session < session {
@@ -111,8 +111,22 @@ impl Attachment {
                 return Err(over());
             }
             let mut session = self.session.load(Ordering::Acquire);
-            if session == 0 {
-                session = self.attach(running, deadline).await?;
+            while session == 0 {
+                session = match self.attach(running, deadline).await {
+                    Ok(session) => session,
+                    // It was copied before all buckets knew the session: another one is opened once it is not any more.
+                    Err(error)
+                        if error.fault == VolumeFault::SessionOver
+                            && !self.is_over()
+                            && Instant::now() < deadline =>
+                    {
+                        continue;
+                    }
+                    Err(error) => {
+                        self.end_with(&error);
+                        return Err(error);
+                    }
+                };
             }
             for span in self.unready(running, offset..offset + len)? {
                 self.prepare(running, session, span, deadline).await?;
@@ -161,12 +175,29 @@ impl Attachment {
             match self.prepare(running, session, span, deadline).await {
                 // Its buckets never knew a session, and so took no write of one: it stays unready.
                 Err(error) if error.fault == VolumeFault::Full => {}
-                told => told.inspect_err(|_| self.set_over())?,
+                Err(error) => {
+                    // A copy that was begun meanwhile has told its buckets of the session after this one.
+                    let was_copied = error.fault == VolumeFault::SessionOver
+                        && !self.is_over()
+                        && self.was_copied(running, session).await.is_some();
+                    if !was_copied {
+                        self.set_over();
+                    }
+                    return Err(error);
+                }
+                Ok(()) => {}
             }
         }
-        self.session.store(session, Ordering::Release);
+        self.session.fetch_max(session, Ordering::AcqRel);
         self.still_ours(running, session)?;
         Ok(session)
+    }
+
+    /// A session that its client cannot go on with is over for its door, too.
+    fn end_with(&self, error: &BlockError) {
+        if error.fault == VolumeFault::SessionOver {
+            self.set_over();
+        }
     }
 
     /// Looks once more whether the volume is this connection's, and goes on in this session.
@@ -199,9 +230,10 @@ impl Attachment {
             let revision =
                 marked.map_err(|e| BlockError::new(VolumeFault::NotServing, e.to_string()))?;
             follow(running, revision, deadline).await?;
-            // The map that has the mark also says who has the volume, and whether it is copied without these buckets.
-            self.still_ours(running, session)?;
         }
+        // The map that has the mark also says who has the volume, and whether it is copied without these buckets: also if another request of
+        // this client has set it.
+        self.still_ours(running, session)?;
         let blocks = VolumeBytes::new(running.clone(), self.id);
         if !planted(Mutant::FenceOfSome) {
             blocks.fence(session, stretch).await?;
@@ -327,6 +359,12 @@ fn deleted() -> BlockError {
 /// The attachment of a volume.
 pub(super) fn volume(map: &ClusterMap, id: RegionId) -> Option<&Volume> {
     map.region(id)?.1.volume.as_ref()
+}
+
+/// True if the buckets give back what a volume holds.
+fn is_deleted(map: &ClusterMap, id: RegionId) -> bool {
+    map.image(id)
+        .is_some_and(|image| image.state == ImageState::Deleting)
 }
 
 /// A client of this door, as the directory knows it.

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use staves_model::ClusterMap;
+
 use super::attachment::{Attachment, volume, writer};
 use super::error::{BlockError, VolumeFault};
 use crate::running::Running;
 
-/// The time that a write waits for a copy of its volume to be made or given up.
-const RENEWED_MAX: Duration = Duration::from_secs(10);
+/// The time that a write waits for a copy of its volume to be made or given up: another node may have to go on with it.
+const RENEWED_MAX: Duration = Duration::from_secs(30);
 /// Most copies of a volume that one write waits for.
 const COPIES_MAX: usize = 8;
 
@@ -32,10 +34,14 @@ impl Attachment {
             };
             match done {
                 Err(error) if error.fault == VolumeFault::SessionOver && session != 0 => {
-                    if self.renewed(running, session).await.is_none() {
+                    if !self.renewed(running, session).await {
+                        // Its door must not leave the client without an answer and with a connection.
+                        self.set_over();
                         return Err(error);
                     }
                 }
+                // It has a session by now, and goes on as above.
+                Err(error) if error.fault == VolumeFault::SessionOver && !self.is_over() => {}
                 done => return done,
             }
         }
@@ -43,8 +49,17 @@ impl Attachment {
         Err(BlockError::new(VolumeFault::NotServing, text))
     }
 
-    /// The session in which this client goes on after the one that buckets refuse, because the volume was copied; `None` if it has none.
-    async fn renewed(&self, running: &Running, after: u64) -> Option<u64> {
+    /// Goes on in the session after the one that buckets refuse, because the volume was copied; false if there is none for this client.
+    async fn renewed(&self, running: &Running, after: u64) -> bool {
+        let Some(map) = self.was_copied(running, after).await else {
+            return false;
+        };
+        self.follow(&map, running);
+        self.session.load(Ordering::Acquire) > after && !self.is_over()
+    }
+
+    /// A map in which this client has the volume in a later session than this one, and no copy of it is under way; `None` if somebody else has it.
+    pub(super) async fn was_copied(&self, running: &Running, after: u64) -> Option<Arc<ClusterMap>> {
         let me = writer(running, &self.client);
         let mut map = running.directory.map();
         let goes_on = map.wait_for(|map| match volume(map, self.id) {
@@ -55,8 +70,7 @@ impl Attachment {
         });
         let goes_on = tokio::time::timeout(RENEWED_MAX, goes_on);
         let map = goes_on.await.ok()?.ok()?.clone();
-        self.follow(&map, running);
-        let session = self.session.load(Ordering::Acquire);
-        (session > after && !self.is_over()).then_some(session)
+        let is_mine = volume(&map, self.id).is_some_and(|v| v.writer.as_ref() == Some(&me));
+        is_mine.then_some(map)
     }
 }
