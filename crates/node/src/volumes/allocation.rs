@@ -52,6 +52,7 @@ impl VolumeBytes {
         let (map, router) = (self.map(), self.running.host.router());
         let written = written_chunks(router, &map, (self.id, None), chunks, until).await;
         let written = written.map_err(|error| BlockError::of_client(&error, false))?;
+        self.check_kept(map.image_number(self.id))?;
         Ok(written.into_iter().map(|written| !written).collect())
     }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use bytes::{Bytes, BytesMut};
 use staves_client::turn::ServiceOp;
 use staves_client::{Piece, pieces};
-use staves_model::{CHUNK_BYTES, ClusterMap, Pool, Region, RegionId, ServiceId, Stretch};
+use staves_model::{
+    CHUNK_BYTES, ClusterMap, ImageState, Pool, Region, RegionId, ServiceId, Stretch,
+};
 use staves_wire::ErrorCode;
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, PoolRef};
@@ -57,6 +59,7 @@ impl VolumeBytes {
             len: piece.len as u32,
         };
         let answers = self.execute(&pieces, read).await?;
+        self.check_kept(image)?;
         let parts = answers
             .into_iter()
             .zip(&pieces)
@@ -190,6 +193,23 @@ impl VolumeBytes {
             }
         }
         Ok(())
+    }
+
+    /// Refuses what was read while the volume was deleted, if others share its buckets: those give its chunks back one after another, and what is
+    /// given back reads as zeroes.
+    pub(super) fn check_kept(&self, image: u32) -> Result<(), BlockError> {
+        let map = self.running.directory.map().borrow().clone();
+        if image == 0 && map.volumes.images.is_empty() {
+            return Ok(());
+        }
+        self.entry(&map)?;
+        match map.image(self.id).map(|image| image.state) {
+            Some(ImageState::Deleting) => {
+                let text = "the volume was deleted".to_owned();
+                Err(BlockError::of(ErrorCode::NotFound, text, false))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn map(&self) -> Arc<ClusterMap> {
