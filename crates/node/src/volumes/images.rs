@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_model::{
-    Change, ClusterMap, ImageState, NodeId, NodeState, RegionId, Stretch, StretchState,
+    Change, ClusterMap, GroupId, ImageState, NodeId, NodeState, RegionId, Stretch, StretchState,
 };
 
 use tokio::task::JoinSet;
@@ -28,6 +28,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Makes copies and deletes images, as the directory says, where that is this node's part. Does not end.
 pub(crate) async fn watch_over_images(entry: Arc<Entry>) {
+    // Writes wait for copies: those do not wait for what is deleted.
+    tokio::join!(watch(&entry, true), watch(&entry, false));
+}
+
+async fn watch(entry: &Entry, copies: bool) {
     loop {
         let Some(running) = entry.get() else {
             tokio::time::sleep(AGAIN).await;
@@ -36,7 +41,10 @@ pub(crate) async fn watch_over_images(entry: Arc<Entry>) {
         let mut maps = running.directory.map();
         let map = maps.borrow_and_update().clone();
         if is_driver(&map, running.host.life.node) {
-            work(running, &map).await;
+            match copies {
+                true => make_copies(running, &map).await,
+                false => delete_images(running, &map).await,
+            }
         }
         // What failed is tried again though nothing has changed.
         if let Ok(Err(_)) = tokio::time::timeout(AGAIN, maps.changed()).await {
@@ -52,41 +60,67 @@ fn is_driver(map: &ClusterMap, node: NodeId) -> bool {
     !map.volumes.images.is_empty() && first == Some(node)
 }
 
-async fn work(running: &Arc<Running>, map: &ClusterMap) {
-    // Its router goes by a map of its own, which comes a moment later.
-    let deadline = Instant::now() + PROPOSE_MAX;
-    if let Err(error) = follow(running, map.revision, deadline).await {
+/// Waits until this node's router goes by the map, too: it comes a moment later there.
+async fn is_followed(running: &Running, map: &ClusterMap) -> bool {
+    let followed = follow(running, map.revision, Instant::now() + PROPOSE_MAX).await;
+    if let Err(error) = &followed {
         tracing::debug!(text = error.text, "images wait for the map");
-        return;
     }
+    followed.is_ok()
+}
+
+async fn make_copies(running: &Arc<Running>, map: &Arc<ClusterMap>) {
     let images = map.volumes.images.values();
     let copying = images.filter_map(|image| match image.state {
         ImageState::Copying { together, .. } => Some(together),
         _ => None,
     });
     let sets: BTreeSet<RegionId> = copying.collect();
-    for together in sets {
-        let copied = tokio::time::timeout(COPY_MAX, copy(running, map, together)).await;
-        let are_good = match copied {
-            Ok(Ok(())) => true,
-            Ok(Err(error)) => {
-                tracing::warn!(text = error.text, "copies of volumes are given up");
-                false
-            }
-            Err(_) => {
-                tracing::warn!(
-                    "copies of volumes are given up: some buckets did not answer in time"
-                );
-                false
-            }
-        };
-        end(running, Change::EndCopies { together, are_good }).await;
+    if sets.is_empty() || !is_followed(running, map).await {
+        return;
     }
+    // Beside each other: one that is given up takes its time.
+    let mut tasks = JoinSet::new();
+    for together in sets {
+        let (running, map) = (running.clone(), map.clone());
+        tasks.spawn(async move {
+            let are_good = are_copied(&running, &map, together).await;
+            end(&running, Change::EndCopies { together, are_good }).await;
+        });
+    }
+    while tasks.join_next().await.is_some() {}
+}
+
+/// True once every bucket has the copies of a set; false if they are given up.
+async fn are_copied(running: &Arc<Running>, map: &ClusterMap, together: RegionId) -> bool {
+    match tokio::time::timeout(COPY_MAX, copy(running, map, together)).await {
+        Ok(Ok(())) => true,
+        Ok(Err(error)) => {
+            tracing::warn!(text = error.text, "copies of volumes are given up");
+            false
+        }
+        Err(_) => {
+            tracing::warn!("copies of volumes are given up: some buckets did not answer in time");
+            false
+        }
+    }
+}
+
+async fn delete_images(running: &Arc<Running>, map: &ClusterMap) {
     let images = map.volumes.images.iter();
     let deleted = images.filter(|(_, image)| image.state == ImageState::Deleting);
-    for (id, _) in deleted {
-        match drop_image(running, map, *id).await {
-            Ok(()) => end(running, Change::ForgetImage(*id)).await,
+    let deleted: Vec<RegionId> = deleted.map(|(id, _)| *id).collect();
+    if deleted.is_empty() {
+        return;
+    }
+    // All doors are to know of it first: what is given back reads as zeroes.
+    tokio::time::sleep(AGAIN).await;
+    if !is_followed(running, map).await {
+        return;
+    }
+    for id in deleted {
+        match drop_image(running, map, id).await {
+            Ok(()) => end(running, Change::ForgetImage(id)).await,
             Err(error) => {
                 tracing::debug!(region = %id, text = error.text, "not deleted yet");
             }
@@ -128,7 +162,17 @@ async fn drop_image(
     id: RegionId,
 ) -> Result<(), BlockError> {
     let bytes = VolumeBytes::new(running.clone(), id);
-    bytes.drop_image(&written(map, id)).await
+    let kept = kept_groups(map);
+    let mut stretches = written(map, id);
+    stretches.retain(|stretch| stretch.groups().any(|group| kept.contains(&group)));
+    bytes.drop_image(&stretches).await
+}
+
+/// The groups of regions that are not being deleted. All others go with the last region that has them, also those that do not answer.
+fn kept_groups(map: &ClusterMap) -> BTreeSet<GroupId> {
+    let is_deleted = |id| map.image(id).map(|i| i.state) == Some(ImageState::Deleting);
+    let kept = map.regions().filter(|(_, region)| !is_deleted(region.id));
+    kept.flat_map(|(_, region)| region.groups()).collect()
 }
 
 /// The stretches of an image whose buckets may have something of it.
