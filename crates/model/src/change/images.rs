@@ -1,6 +1,6 @@
 //! Images of volumes: copied, and deleted while others have what they have.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::outcome::{NAME_BYTES_MAX, Outcome, Refusal, bad_name, too_many};
 use super::pools::check_name;
@@ -31,8 +31,10 @@ impl ClusterMap {
         let mut names = BTreeSet::new();
         let mut origins = BTreeSet::new();
         let mut made = Vec::new();
+        let mut counts = self.count_images();
         for (index, copy) in (0..).zip(copies) {
             let (pool, of) = self.origin(&copy.of)?;
+            count_one(&mut counts, &of)?;
             let name = self.name_of_copy(copy, &of, kind)?;
             if self.region_named(&name).is_some() || !names.insert(name.clone()) {
                 return Err(Refusal::RegionExists { name });
@@ -111,15 +113,17 @@ impl ClusterMap {
             return Err(Refusal::NotAVolume { name: name.into() });
         }
         self.check_at_rest(region)?;
-        let family: BTreeSet<GroupId> = region.groups().collect();
-        let images = self.volumes.images.keys().filter(|id| {
-            let image = self.region(**id).map(|(_, region)| region);
-            image.is_some_and(|image| image.groups().any(|group| family.contains(&group)))
-        });
-        match images.count() >= IMAGES_MAX {
-            true => Err(too_many("snapshots and clones of a volume", IMAGES_MAX)),
-            false => Ok((pool.id, region.clone())),
+        Ok((pool.id, region.clone()))
+    }
+
+    /// The images that share buckets, by their first group: whatever is copied, and grows, keeps that.
+    fn count_images(&self) -> BTreeMap<Option<GroupId>, usize> {
+        let mut counts = BTreeMap::new();
+        let regions = self.regions().map(|(_, region)| region);
+        for region in regions.filter(|region| self.image(region.id).is_some()) {
+            *counts.entry(region.groups().next()).or_default() += 1;
         }
+        counts
     }
 
     /// Refuses what may not be done while a volume is copied, or deleted.
@@ -200,5 +204,15 @@ impl ClusterMap {
         let others = others.filter(|other| other.id != region.id);
         let theirs: BTreeSet<GroupId> = others.flat_map(Region::groups).collect();
         region.groups().filter(|g| !theirs.contains(g)).collect()
+    }
+}
+
+/// Counts a copy of a volume, and refuses one too many.
+fn count_one(counts: &mut BTreeMap<Option<GroupId>, usize>, of: &Region) -> Result<(), Refusal> {
+    let count = counts.entry(of.groups().next()).or_default();
+    *count += 1;
+    match *count > IMAGES_MAX {
+        true => Err(too_many("snapshots and clones of a volume", IMAGES_MAX)),
+        false => Ok(()),
     }
 }

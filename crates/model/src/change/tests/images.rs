@@ -255,6 +255,27 @@ fn what_cannot_be_copied_is_refused() {
     snapshot(&mut map, "w", "one");
 }
 
+/// Volumes that share buckets may be copied by one change, which must not pass the bound either.
+#[test]
+fn copies_of_one_change_count_together() {
+    let mut map = with_volumes();
+    for number in 0..IMAGES_MAX / 2 + 1 {
+        make(
+            &mut map,
+            &copy(&[("v", &format!("c{number}"))], ImageKind::Clone),
+        );
+        end(&mut map, true);
+    }
+    let names: Vec<String> = (0..IMAGES_MAX / 2).map(|n| format!("c{n}")).collect();
+    let all: Vec<(&str, &str)> = names.iter().map(|name| (&**name, "s")).collect();
+    let refused = map.apply(None, &copy(&all, ImageKind::Snapshot));
+    assert!(
+        matches!(refused, Err(Refusal::TooMany { .. })),
+        "{refused:?}"
+    );
+    make(&mut map, &copy(&all[1..], ImageKind::Snapshot));
+}
+
 #[test]
 fn a_map_with_images_is_read_as_it_was_stored_and_not_from_a_part_of_it() {
     let mut map = with_volumes();
