@@ -1,6 +1,6 @@
 //! Memory as a service on groups.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use staves_group::Member;
 use staves_model::{BUCKET_CHUNKS_MAX, CHUNK_BYTES, PAGE_BYTES, ServiceId, Time};
@@ -50,11 +50,11 @@ impl Memory {
         let places = match chunks::images(pages).next() {
             None => chunks::FIRST.taken(pages).count(),
             Some(_) => {
-                let places = chunks::tables(pages).flat_map(|table| table.taken(pages));
-                places
-                    .map(|(_, place)| place)
-                    .collect::<BTreeSet<u16>>()
-                    .len()
+                // A mark for each place, and not a set of them: there may be a million entries, and whoever counts holds the bucket.
+                let mut marks = vec![false; usize::from(chunks::PLACE_MAX) + 1];
+                let all = chunks::tables(pages).flat_map(|table| table.taken(pages));
+                all.for_each(|(_, place)| marks[usize::from(place)] = true);
+                marks.iter().filter(|mark| **mark).count()
             }
         };
         places as u64 * CHUNK_BYTES
