@@ -293,6 +293,10 @@ fn an_absurd_size_of_the_log_is_refused() {
     for size in ["100TiB", "1KiB"] {
         let ran = staves(&["config", "check", "--log-bytes-max", size]);
         assert_eq!(ran.code, Some(1), "{size}: {}", ran.stderr);
-        assert!(ran.stderr.contains("at most memory"), "{size}: {}", ran.stderr);
+        assert!(
+            ran.stderr.contains("at most memory"),
+            "{size}: {}",
+            ran.stderr
+        );
     }
 }

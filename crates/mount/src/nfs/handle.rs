@@ -229,7 +229,10 @@ mod tests {
         // Regression: the list of each folder on the way was held, whatever number of names it had.
         let mut listed: Vec<std::sync::Weak<Listing>> = Vec::new();
         let mut list = |path: &Path, _| {
-            assert!(listed.iter().all(|list| list.strong_count() == 0), "one at a time");
+            assert!(
+                listed.iter().all(|list| list.strong_count() == 0),
+                "one at a time"
+            );
             let names = folder.list(path).map(Arc::new)?;
             listed.push(Arc::downgrade(&names));
             Ok::<_, FileError>(Some(names))

@@ -59,7 +59,11 @@ impl Attachment {
     }
 
     /// A map in which this client has the volume in a later session than this one, and no copy of it is under way; `None` if somebody else has it.
-    pub(super) async fn was_copied(&self, running: &Running, after: u64) -> Option<Arc<ClusterMap>> {
+    pub(super) async fn was_copied(
+        &self,
+        running: &Running,
+        after: u64,
+    ) -> Option<Arc<ClusterMap>> {
         let me = writer(running, &self.client);
         let mut map = running.directory.map();
         let goes_on = map.wait_for(|map| match volume(map, self.id) {
