@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
-use staves_model::{BucketPart, CHUNK_BYTES, ClusterMap, RegionId, ServiceId};
+use staves_model::{BucketPart, CHUNK_BYTES, ClusterMap, ImageState, RegionId, ServiceId};
 use staves_wire::ErrorCode;
 use staves_wire::memory::{Action, ChunkBits};
 use staves_wire::service::{Address, Answer, PoolRef};
@@ -113,11 +113,13 @@ impl Client {
     /// Opens a volume or a snapshot to read.
     pub async fn volume_reader(&self, name: &str) -> Result<VolumeReader, ClientError> {
         let stat = self.volume(name).await?;
-        Ok(VolumeReader {
+        let reader = VolumeReader {
             client: self.clone(),
             id: self.id_of(name)?,
             size_bytes: stat.region.size_bytes,
-        })
+        };
+        reader.check_in_use(&self.map())?;
+        Ok(reader)
     }
 }
 
@@ -125,6 +127,26 @@ impl VolumeReader {
     /// Its length.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
+    }
+
+    /// Checks that it is still there by the newest map: the bytes that were read before are its own, and not what is left while it is deleted.
+    pub async fn check(&self) -> Result<(), ClientError> {
+        self.check_in_use(&self.client.refresh().await?)
+    }
+
+    fn check_in_use(&self, map: &ClusterMap) -> Result<(), ClientError> {
+        let (_, region) = map.region(self.id).ok_or_else(|| gone(self.id))?;
+        match map.image(self.id).map(|image| image.state) {
+            None | Some(ImageState::Ready) => Ok(()),
+            Some(ImageState::Copying { .. }) => {
+                let text = format!("'{}' is being made: try again in a moment", region.name);
+                Err(ClientError::of(ErrorCode::Refused, text))
+            }
+            Some(ImageState::Deleting) => {
+                let text = format!("'{}' is being deleted", region.name);
+                Err(ClientError::of(ErrorCode::NotFound, text))
+            }
+        }
     }
 
     /// Returns whether both have the same buckets: one is a copy of the other, or both are of a third.

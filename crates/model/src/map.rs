@@ -8,7 +8,7 @@ use crate::ids::{
     ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, MemberId, MemberSlot, NodeId, PoolId,
     RegionId, Revision,
 };
-use crate::image::Image;
+use crate::image::{Image, ImageState};
 pub use crate::kind::{KindRow, PoolKind};
 use crate::mutant::{Mutant, planted};
 use crate::region::{Region, StretchState};
@@ -409,6 +409,18 @@ impl ClusterMap {
     /// The number of a region in its buckets.
     pub fn image_number(&self, id: RegionId) -> u32 {
         self.image(id).map_or(0, |image| image.number)
+    }
+
+    /// True if a region is neither a copy that is being made, nor being deleted.
+    pub fn is_in_use(&self, id: RegionId) -> bool {
+        let image = self.image(id);
+        image.is_none_or(|image| image.state == ImageState::Ready)
+    }
+
+    /// True while the buckets give back what a volume holds.
+    pub fn is_deleted(&self, id: RegionId) -> bool {
+        let image = self.image(id);
+        image.is_some_and(|image| image.state == ImageState::Deleting)
     }
 
     /// True while the buckets of a volume are being told of a copy of it.

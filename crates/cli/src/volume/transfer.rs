@@ -174,6 +174,10 @@ fn copy_out(
         }
         at = until;
     }
+    // A volume that is deleted meanwhile reads as zeroes where it has given bytes back.
+    for of in since.into_iter().chain([volume]) {
+        session.runtime.block_on(of.check())?;
+    }
     stream.end().context("cannot write")?;
     Ok(copied)
 }

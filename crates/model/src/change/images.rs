@@ -126,13 +126,19 @@ impl ClusterMap {
         counts
     }
 
+    /// Refuses changes of a volume that is being deleted.
+    pub(super) fn check_there(&self, region: &Region) -> Result<(), Refusal> {
+        let name = region.name.clone();
+        match self.image(region.id).map(|image| image.state) {
+            Some(ImageState::Deleting) => Err(Refusal::VolumeIsDeleted { name }),
+            _ => Ok(()),
+        }
+    }
+
     /// Refuses what may not be done while a volume is copied, or deleted.
     pub(super) fn check_at_rest(&self, region: &Region) -> Result<(), Refusal> {
+        self.check_there(region)?;
         let name = region.name.clone();
-        let own = self.image(region.id).map(|image| image.state);
-        if own == Some(ImageState::Deleting) {
-            return Err(Refusal::VolumeIsDeleted { name });
-        }
         let mut images = self.volumes.images.iter();
         let copies = images
             .any(|(id, image)| image.is_copying() && (image.of == region.id || *id == region.id));

@@ -59,6 +59,7 @@ impl ClusterMap {
         let (pool, m, region) = self.region_to_change(name)?;
         check_bucket_bytes(name, bucket_bytes)?;
         let (now, capacity) = (region.size_bytes, region.capacity_bytes(m));
+        self.check_there(&region)?;
         if self.is_snapshot(region.id) {
             return Err(Refusal::IsSnapshot { name: name.into() });
         }
@@ -185,6 +186,7 @@ impl ClusterMap {
         limit: Option<VolumeLimit>,
     ) -> Result<Outcome, Refusal> {
         let (_, _, region) = self.region_to_change(name)?;
+        self.check_there(&region)?;
         let name = region.name;
         if region.volume.is_none() {
             return Err(Refusal::NotAVolume { name });

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use staves_grpc::v1::volumes_server::Volumes;
 use staves_grpc::{READ_BYTES_MAX, WRITE_BYTES_MAX, v1};
-use staves_model::{ClusterMap, ImageState, NodeId, RegionId};
+use staves_model::{ClusterMap, NodeId, RegionId};
 use tokio::time::timeout;
 use tonic::codegen::BoxStream;
 use tonic::{Code, Request, Response, Status, async_trait};
@@ -112,8 +112,7 @@ impl VolumeService {
 /// The volume of a name.
 fn id(map: &ClusterMap, name: &str) -> Result<RegionId, Status> {
     let named = map.region_named(name).map(|(_, region)| region);
-    let in_use = |id| map.image(id).is_none_or(|i| i.state == ImageState::Ready);
-    let volume = named.filter(|region| region.volume.is_some() && in_use(region.id));
+    let volume = named.filter(|region| region.volume.is_some() && map.is_in_use(region.id));
     volume
         .map(|region| region.id)
         .ok_or_else(|| no_volume(name))

@@ -15,9 +15,12 @@ fn volumes_of<'a>(map: &'a ClusterMap, pool: &'a Pool) -> impl Iterator<Item = v
     regions.filter_map(|region| volume(map, pool, region))
 }
 
-/// One of them; `None` if it is a region of memory and no volume.
+/// One of them; `None` if it is a region of memory, or a copy that is being made, or is being deleted.
 pub(super) fn volume(map: &ClusterMap, pool: &Pool, region: &Region) -> Option<v1::Volume> {
-    let volume = region.volume.as_ref()?;
+    let volume = region
+        .volume
+        .as_ref()
+        .filter(|_| map.is_in_use(region.id))?;
     let writer = volume.writer.as_ref();
     // A session ends with its door.
     let writer = writer.filter(|writer| map.is_up(writer.node, writer.incarnation));

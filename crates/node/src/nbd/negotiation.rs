@@ -39,11 +39,7 @@ impl Exports for Volumes<'_> {
         let pools = self.map.pools.values();
         let volumes =
             pools.flat_map(|pool| pool.regions().iter().map(move |region| (pool, region)));
-        let in_use = |region: &Region| {
-            let image = self.map.image(region.id);
-            image.is_none_or(|image| image.state == ImageState::Ready)
-        };
-        let volumes = volumes.filter(|(_, r)| r.volume.is_some() && in_use(r));
+        let volumes = volumes.filter(|(_, r)| r.volume.is_some() && self.map.is_in_use(r.id));
         let listed = volumes.map(|(pool, region)| ListedExport {
             name: region.name.clone(),
             description: format!(

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 use staves_directory::{DirectoryError, Proposal};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterMap, GroupId, ImageState, Refusal, RegionId, Revision, Stretch, StretchState,
-    Volume, VolumeWriter,
+    Change, ClusterMap, GroupId, Refusal, RegionId, Revision, Stretch, StretchState, Volume,
+    VolumeWriter,
 };
 use tokio::sync::watch;
 
@@ -75,7 +75,7 @@ impl Attachment {
     /// Ends the session if the map says that it is not ours, or there is no such volume any more.
     pub(crate) fn follow(&self, map: &ClusterMap, running: &Running) {
         let session = self.session.load(Ordering::Acquire);
-        let Some(volume) = volume(map, self.id).filter(|_| !is_deleted(map, self.id)) else {
+        let Some(volume) = volume(map, self.id).filter(|_| !map.is_deleted(self.id)) else {
             return self.set_over();
         };
         if session == 0 || volume.session < session {
@@ -123,7 +123,10 @@ impl Attachment {
                         continue;
                     }
                     Err(error) => {
-                        self.end_with(&error);
+                        // Its client cannot go on with it, nor may its door.
+                        if error.fault == VolumeFault::SessionOver {
+                            self.set_over();
+                        }
                         return Err(error);
                     }
                 };
@@ -191,13 +194,6 @@ impl Attachment {
         self.session.fetch_max(session, Ordering::AcqRel);
         self.still_ours(running, session)?;
         Ok(session)
-    }
-
-    /// A session that its client cannot go on with is over for its door, too.
-    fn end_with(&self, error: &BlockError) {
-        if error.fault == VolumeFault::SessionOver {
-            self.set_over();
-        }
     }
 
     /// Looks once more whether the volume is this connection's, and goes on in this session.
@@ -359,12 +355,6 @@ fn deleted() -> BlockError {
 /// The attachment of a volume.
 pub(super) fn volume(map: &ClusterMap, id: RegionId) -> Option<&Volume> {
     map.region(id)?.1.volume.as_ref()
-}
-
-/// True if the buckets give back what a volume holds.
-fn is_deleted(map: &ClusterMap, id: RegionId) -> bool {
-    map.image(id)
-        .is_some_and(|image| image.state == ImageState::Deleting)
 }
 
 /// A client of this door, as the directory knows it.
