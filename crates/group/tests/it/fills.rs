@@ -1,4 +1,4 @@
-//! How much a node asks for while its joiners are filled: so many pages for all of them, and first what a client waits for (rule 16).
+//! The pages that a node asks for while its joiners are filled: so many for all of them, and first those that a client waits for (rule 16).
 
 use std::collections::BTreeSet;
 
