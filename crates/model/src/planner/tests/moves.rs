@@ -205,3 +205,35 @@ fn a_raised_budget_takes_effect_within_a_second() {
     assert_eq!(group.tolerates(|_| true), Some(1), "{group:?}");
     assert!(group.members.iter().flatten().all(|x| x.complete));
 }
+
+/// The places for moves go to those who have waited for more: what lies on a draining node goes on before the ring's shares are dealt anew, in
+/// whatever order the groups come.
+#[test]
+fn what_a_draining_node_holds_goes_before_what_balance_moves() {
+    let mut town = settled(4, "1+1", 64);
+    town.planner.config.moves_at_once = 4;
+    town.change(&node_up(None));
+    town.change(&set_drain(1, true));
+    let on = |group: &Group, node: u64| group.listed().any(|(_, x)| x.id.node == NodeId(node));
+    let groups = town.map.groups.values();
+    let mut waiting: BTreeSet<GroupId> = groups
+        .filter(|group| on(group, 1))
+        .map(|group| group.id)
+        .collect();
+    let held = waiting.clone();
+    assert!((8..56).contains(&held.len()), "{held:?}");
+    let (mut dice, mut others) = (Dice(1), 0);
+    for _ in 0..400 {
+        let said = town.keep(&[]);
+        let begun = epochs_of(&said);
+        let begun: Vec<GroupId> = begun.iter().map(|new| new.group).collect();
+        waiting.retain(|group| !begun.contains(group));
+        let beside = begun.iter().filter(|group| !held.contains(group)).count();
+        assert!(waiting.is_empty() || beside == 0, "{begun:?}: {waiting:?}");
+        others += beside;
+        town.work(&mut dice, 100);
+        town.wait(25);
+    }
+    assert!(waiting.is_empty() && others > 0, "the others follow");
+    assert!(!town.map.groups.values().any(|group| on(group, 1)));
+}
