@@ -131,7 +131,8 @@ impl VolumeReader {
 
     /// Checks that it is still there by the newest map: the bytes that were read before are its own, and not what is left while it is deleted.
     pub async fn check(&self) -> Result<(), ClientError> {
-        self.check_in_use(&self.client.refresh().await?)
+        let map = self.client.refresh().await?;
+        self.check_in_use(&map)
     }
 
     fn check_in_use(&self, map: &ClusterMap) -> Result<(), ClientError> {

@@ -31,12 +31,12 @@ pub(super) fn start(count: usize, scheme: &str) -> (Cluster, Vec<u16>, Vec<u16>)
 }
 
 /// A client that asks the node of the first of these ports first.
-fn client(ports: &[u16]) -> VolumesClient {
+pub(super) fn client(ports: &[u16]) -> VolumesClient {
     let nodes: Vec<String> = ports.iter().map(|p| format!("127.0.0.1:{p}")).collect();
     VolumesClient::new(&nodes, ClientOptions::default()).expect("addresses")
 }
 
-const PATIENT: AttachOptions = AttachOptions {
+pub(super) const PATIENT: AttachOptions = AttachOptions {
     wait: Duration::from_secs(30),
     take_over: false,
 };

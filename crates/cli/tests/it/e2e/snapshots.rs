@@ -1,7 +1,7 @@
 //! Snapshots and clones of volumes that are written to meanwhile, with real nodes.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use staves_testkit::SetAtEnd;
@@ -299,5 +299,63 @@ fn wrong_transfers_are_refused(cluster: &Cluster, cut: &str, (one, two): (&str, 
         let ran = cluster.run(0, &args);
         assert_ne!(ran.code, Some(0), "{args:?}");
         assert!(ran.stderr.contains(what), "{args:?}: {}", ran.stderr);
+    }
+}
+
+/// Regression: a part of a volume that was first written to while it was copied took writes that the copy was to come before.
+#[test]
+fn a_volume_that_grows_while_it_is_copied_is_copied_as_it_was_at_one_instant() {
+    let (cluster, grpc, nbd) = super::grpc::start(3, "1+1");
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let _within = runtime.enter();
+    let program = super::grpc::client(&[grpc[2]]);
+    let volume = runtime.block_on(program.attach("disk", super::grpc::PATIENT));
+    let volume = volume.expect("attached");
+    let (stop, last_part) = (AtomicBool::new(false), AtomicU64::new(1));
+    const PART: u64 = 64 << 20;
+    std::thread::scope(|scope| {
+        let stopping = SetAtEnd(&stop);
+        let handle = runtime.handle().clone();
+        let writer = scope.spawn(|| {
+            let mut last = 0;
+            while !stop.load(Ordering::Relaxed) {
+                last += 1;
+                let part = last_part.load(Ordering::Acquire);
+                for offset in [0, (part - 1) * PART + CHUNK] {
+                    let write = volume.write(offset, u64::to_le_bytes(last).to_vec());
+                    handle.block_on(write).expect("the session goes on");
+                }
+            }
+            last
+        });
+        for part in 2..8 {
+            let snapshots = scope.spawn(|| {
+                let snapshot = |name: &str| done(&cluster, 1, &["volume", "snapshot", name]);
+                (0..3).for_each(|at| drop(snapshot(&format!("disk@s{part}-{at}"))));
+            });
+            let size = format!("{}MiB", part * 64);
+            done(&cluster, 0, &["volume", "grow", "disk", "--size", &size]);
+            last_part.store(part, Ordering::Release);
+            snapshots.join().expect("they are made");
+        }
+        drop(stopping);
+        let last = writer.join().expect("it ends when it is told to");
+        assert!(last > 20, "{last} rounds");
+    });
+    for part in 2..8 {
+        for name in (0..3).map(|at| format!("disk@s{part}-{at}")) {
+            let mut snapshot = connect(nbd[0], &name);
+            let first = number(&mut snapshot, 0);
+            let parts = (0..part).map(|part| part * PART + CHUNK);
+            let parts = parts.filter_map(|at| {
+                let bytes = snapshot.read(at, 8).ok()?;
+                Some(u64::from_le_bytes(bytes.try_into().ok()?))
+            });
+            let second = parts.max().expect("the first part");
+            assert!(
+                first == second || first == second + 1,
+                "{name}: {first}, {second}"
+            );
+        }
     }
 }
