@@ -5,6 +5,7 @@
 
 mod ahead;
 mod descriptors;
+mod log;
 mod named;
 mod nfs;
 mod tree;
@@ -12,7 +13,6 @@ mod tree;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::NonEmptyStringValueParser;
-use rustix::fs::OFlags;
 use serde_json::json;
 use staves_client::{Client, ClientError, ClientOptions, Dataset};
 use staves_mount::{EndSignals, MountError, Options};
@@ -223,31 +222,8 @@ fn failure_of(why: &str) -> anyhow::Error {
     failure::with_code(code.unwrap_or(Code::Own(Own::Failed)), text)
 }
 
-/// Opens the log of warnings.
-fn log(mount: &Mount) -> anyhow::Result<()> {
-    let log = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::WARN)
-        .with_ansi(false)
-        .log_internal_errors(false);
-    match &mount.log {
-        Some(path) => {
-            let file = std::fs::File::options()
-                .create(true)
-                .append(true)
-                // A pipe without a reader is refused; it would wait for one.
-                .custom_flags(OFlags::NONBLOCK.bits() as i32)
-                .open(path);
-            let file = file.with_context(|| format!("cannot write the log {}", path.display()))?;
-            log.with_writer(std::sync::Mutex::new(file)).init();
-        }
-        None if mount.in_background => {}
-        None => log.with_writer(std::io::stderr).init(),
-    }
-    Ok(())
-}
-
 fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow::Result<()> {
-    log(mount)?;
+    log::open(mount)?;
     // Before the pool hears of it: what cannot be mounted leaves nothing behind.
     if let Some(dir) = &mount.dir {
         staves_mount::ready(dir, wanted.folder()).map_err(mount_failed)?;

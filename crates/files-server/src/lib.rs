@@ -43,14 +43,13 @@ use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use staves_directory::{Directory, Life};
-use staves_files::{NameLimits, Source, SourceError};
+use staves_files::Source;
 use staves_model::{ClusterMap, PoolId, STRETCH_BLOCKS};
 use staves_net::Peers;
 use staves_store::blocks::BLOCK_BYTES;
 use staves_store::{Arena, EXTENT_BYTES};
 use staves_wire::files::{FILE_BYTES_MAX, FileId};
 use staves_wire::{ErrorCode, ErrorPacket};
-use tokio::runtime::RuntimeFlavor;
 
 pub use self::asked::check_range;
 pub use self::facts::{AgainFacts, AwayFacts, LackFacts, UseFacts};
@@ -65,11 +64,6 @@ use self::uses::Uses;
 
 /// Bytes of a stretch: what one message asks for lies within one.
 const STRETCH_BYTES: u64 = STRETCH_BLOCKS as u64 * BLOCK_BYTES as u64;
-
-/// Names of a source that a node caches.
-const NAMES_CACHED_MAX: usize = 1000;
-/// An answer that lists names is there so many times at once: as it came, parsed, and in the lists that are made of it.
-const LIST_COPIES: usize = 4;
 
 const _: () = assert!(STRETCH_BYTES == FILE_BYTES_MAX as u64);
 
@@ -251,14 +245,6 @@ impl Files {
         self.recovery.ended()
     }
 
-    /// The bounds of what this node knows of a source's names. It asks for files by their versions: only a walk lists.
-    fn name_limits(&self) -> NameLimits {
-        NameLimits {
-            cached: NAMES_CACHED_MAX,
-            list_bytes: self.room.names_bytes() / LIST_COPIES,
-        }
-    }
-
     /// The source of a dataset of a pool, to read a file of it that it did not refuse just now.
     fn source_of(&self, pool: PoolId, dataset: &str, file: FileId) -> Option<Source> {
         let may_be = !self.refused.is(dataset, file);
@@ -276,7 +262,7 @@ impl Files {
         if known.is_some() {
             return known;
         }
-        match parse(&entry.source, self.name_limits()) {
+        match names::open_source(&entry.source, self.room.names_bytes()) {
             Ok(source) => {
                 let mut sources = self.sources.lock();
                 let named = |text: &String| {
@@ -292,18 +278,6 @@ impl Files {
                 None
             }
         }
-    }
-}
-
-/// The source by its words. A bucket's credentials are read from files, which may be on a file server that does not answer for
-/// seconds: others' work goes on meanwhile.
-fn parse(source: &str, limits: NameLimits) -> Result<Source, SourceError> {
-    let here = tokio::runtime::Handle::try_current().map(|handle| handle.runtime_flavor());
-    match here {
-        Ok(RuntimeFlavor::MultiThread) => {
-            tokio::task::block_in_place(|| Source::parse_within(source, limits))
-        }
-        _ => Source::parse_within(source, limits),
     }
 }
 

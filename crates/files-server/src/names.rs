@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use staves_files::{FileVersion, Kind, Source, SourceError, Stat};
+use staves_files::{FileVersion, Kind, NameLimits, Source, SourceError, Stat};
 use staves_wire::files::FileId;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::mpsc;
 
 /// Folders within folders that are followed.
@@ -30,6 +31,27 @@ const LISTED_BYTES: usize = 500;
 const SILENT_MAX: Duration = Duration::from_secs(120);
 /// The longest pass over the names.
 const WALK_MAX: Duration = Duration::from_secs(1800);
+
+/// Names of a source that a node caches.
+const NAMES_CACHED_MAX: usize = 1000;
+/// An answer that lists names is there so many times at once: as it came, parsed, and in the lists that are made of it.
+const LIST_COPIES: usize = 4;
+
+/// The source by its words; its names may take so many bytes. It is asked for files by their versions: only a walk lists. A bucket's
+/// credentials are read from files, which may be on a file server that does not answer for seconds: others' work goes on meanwhile.
+pub(super) fn open_source(source: &str, names_bytes: usize) -> Result<Source, SourceError> {
+    let limits = NameLimits {
+        cached: NAMES_CACHED_MAX,
+        list_bytes: names_bytes / LIST_COPIES,
+    };
+    let here = Handle::try_current().map(|handle| handle.runtime_flavor());
+    match here {
+        Ok(RuntimeFlavor::MultiThread) => {
+            tokio::task::block_in_place(|| Source::parse_within(source, limits))
+        }
+        _ => Source::parse_within(source, limits),
+    }
+}
 
 /// A walk; it ends when this is dropped.
 pub(super) struct Names {

@@ -769,23 +769,4 @@ fn now(counter: &AtomicU64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_follow_the_rules_and_stand_once() {
-        for (at, metric) in METRICS.iter().enumerate() {
-            let name = metric.name;
-            assert!(name.starts_with("staves_"), "{name}");
-            assert_eq!(
-                name.ends_with("_total"),
-                metric.kind == MetricKind::Counter,
-                "{name}: counters, and only they, end in _total"
-            );
-            assert!(metric.help.ends_with('.'), "{name}: {}", metric.help);
-            assert!(!metric.unit.is_empty(), "{name}");
-            let twice = METRICS[at + 1..].iter().any(|other| other.name == name);
-            assert!(!twice, "{name} stands twice");
-        }
-    }
-}
+mod tests;
