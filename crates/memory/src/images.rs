@@ -127,10 +127,8 @@ impl Memory {
         }
         self.places.follow(context.member());
         let member = context.member();
-        let (Some(pages), Some(table)) = (
-            member.table(),
-            member.table().and_then(|pages| Table::of(pages, image)),
-        ) else {
+        let of = |pages| Some((pages, Table::of(pages, image)?));
+        let Some((pages, table)) = member.table().and_then(of) else {
             return context.record(header, Answer::Int(0), member.last());
         };
         let mut taken: Vec<(u32, u16)> = table.taken(pages).take(DROP_CHUNKS).collect();
@@ -162,11 +160,7 @@ impl Memory {
         let drop = Action::Drop { image };
         let done = update(context, now, header, (&drop, table), edit, effects);
         // If there is no memory for the change, that is an answer, too.
-        if let Outcome::Answer {
-            answer: Answer::Int(_),
-            ..
-        } = done
-        {
+        if matches!(&done, Outcome::Answer { answer, .. } if matches!(answer, Answer::Int(_))) {
             for (_, place) in &taken {
                 self.places.moved(Some(*place), None);
             }

@@ -20,11 +20,10 @@ impl ClusterMap {
         kind: ImageKind,
         at_ms: u64,
     ) -> Result<Outcome, Refusal> {
-        let there = self.volumes.images.len();
         if copies.is_empty() || kind == ImageKind::Original {
             return Err(bad_name("copy", "", "it copies nothing"));
         }
-        if there + copies.len() > IMAGES_OF_ALL_MAX {
+        if self.volumes.images.len() + copies.len() > IMAGES_OF_ALL_MAX {
             return Err(too_many("snapshots and clones", IMAGES_OF_ALL_MAX));
         }
         let first = RegionId(self.next_group.0);
@@ -46,8 +45,7 @@ impl ClusterMap {
                 true => 0,
                 false => of.volume.as_ref().map_or(0, |volume| volume.session) + 1,
             };
-            let id = RegionId(first.0 + index);
-            let together = first;
+            let (id, together) = (RegionId(first.0 + index), first);
             let image = Image {
                 number: id.0,
                 of: of.id,

@@ -312,10 +312,10 @@ fn a_volume_that_grows_while_it_is_copied_is_copied_as_it_was_at_one_instant() {
     let volume = runtime.block_on(program.attach("disk", super::grpc::PATIENT));
     let volume = volume.expect("attached");
     let (stop, last_part) = (AtomicBool::new(false), AtomicU64::new(1));
+    let handle = runtime.handle();
     const PART: u64 = 64 << 20;
     std::thread::scope(|scope| {
         let stopping = SetAtEnd(&stop);
-        let handle = runtime.handle().clone();
         let writer = scope.spawn(|| {
             let mut last = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -329,12 +329,13 @@ fn a_volume_that_grows_while_it_is_copied_is_copied_as_it_was_at_one_instant() {
             last
         });
         for part in 2..8 {
-            let snapshots = scope.spawn(|| {
-                let snapshot = |name: &str| done(&cluster, 1, &["volume", "snapshot", name]);
+            let cluster = &cluster;
+            let snapshots = scope.spawn(move || {
+                let snapshot = |name: &str| done(cluster, 1, &["volume", "snapshot", name]);
                 (0..3).for_each(|at| drop(snapshot(&format!("disk@s{part}-{at}"))));
             });
             let size = format!("{}MiB", part * 64);
-            done(&cluster, 0, &["volume", "grow", "disk", "--size", &size]);
+            done(cluster, 0, &["volume", "grow", "disk", "--size", &size]);
             last_part.store(part, Ordering::Release);
             snapshots.join().expect("they are made");
         }
