@@ -30,6 +30,19 @@ pub trait Device: Send + Sync + 'static {
     /// Those of the disk, with any part of the bytes written; a range beyond its end.
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
+    /// The same of parts that lie one behind the other.
+    ///
+    /// # Errors
+    /// As [`Device::write`].
+    fn write_parts(&self, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let mut at = at;
+        for part in parts {
+            self.write(at, part)?;
+            at += part.len() as u64;
+        }
+        Ok(())
+    }
+
     /// Makes what was written before survive a loss of power.
     ///
     /// # Errors

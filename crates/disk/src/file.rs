@@ -1,5 +1,7 @@
 //! A file as a device.
 
+mod direct;
+
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -8,9 +10,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{ReadWriteFlags, preadv2};
 
-use crate::device::Device;
+use self::direct::DirectWriter;
+use crate::device::{BLOCK_BYTES, Device};
 use crate::format::DiskId;
 use crate::journal::Journal;
+
+/// Writes of pages from here on pass the system's memory by: shorter ones take less time through it.
+const LONG_BYTES: usize = 32 << 10;
 
 /// A file whose whole size is allocated when it is made, so that a write within it cannot fail for want of room. It is locked while it is open:
 /// two that write one journal would destroy it.
@@ -18,6 +24,7 @@ use crate::journal::Journal;
 pub struct FileDevice {
     file: File,
     bytes: u64,
+    direct: Option<DirectWriter>,
 }
 
 impl FileDevice {
@@ -65,7 +72,12 @@ impl FileDevice {
             let _ = std::fs::remove_file(path);
             return Err(error);
         }
-        Ok(FileDevice { file, bytes })
+        let direct = None;
+        Ok(FileDevice {
+            file,
+            bytes,
+            direct,
+        })
     }
 
     /// Makes all of the file durable, its size included.
@@ -84,7 +96,37 @@ impl FileDevice {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         lock(&file, path)?;
         let bytes = file.metadata()?.len();
-        Ok(FileDevice { file, bytes })
+        let direct = None;
+        Ok(FileDevice {
+            file,
+            bytes,
+            direct,
+        })
+    }
+
+    /// Opens a file that whoever calls has open already, for other writes: it is not locked once more. Long writes pass the system's memory by.
+    ///
+    /// # Errors
+    /// There is none; those of the disk.
+    pub fn open_again(path: &Path) -> io::Result<FileDevice> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let bytes = file.metadata()?.len();
+        let direct = DirectWriter::open(path, LONG_BYTES);
+        Ok(FileDevice {
+            file,
+            bytes,
+            direct,
+        })
+    }
+
+    /// Opens a file that is there and is mostly written. Writes pass the system's memory by, where the file system can do that.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_to_write(path: &Path) -> io::Result<FileDevice> {
+        let mut device = FileDevice::open(path)?;
+        device.direct = DirectWriter::open(path, BLOCK_BYTES);
+        Ok(device)
     }
 }
 
@@ -139,11 +181,26 @@ impl Device for FileDevice {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        let end = at.checked_add(bytes.len() as u64);
+        self.write_parts(at, &[bytes])
+    }
+
+    fn write_parts(&self, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let length = parts.iter().map(|part| part.len()).sum::<usize>();
+        let end = at.checked_add(length as u64);
         if end.is_none_or(|end| end > self.bytes) {
             return Err(io::Error::other("a write beyond the end of the device"));
         }
-        self.file.write_all_at(bytes, at)
+        if let Some(direct) = &self.direct
+            && direct.write(at, length, parts)?
+        {
+            return Ok(());
+        }
+        let mut at = at;
+        for part in parts {
+            self.file.write_all_at(part, at)?;
+            at += part.len() as u64;
+        }
+        Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {

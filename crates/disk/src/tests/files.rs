@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{BLOCK, DISK, opened};
 use crate::format::JOURNAL_BYTES_MIN;
-use crate::{Committer, FileDevice, OpenError};
+use crate::{Committer, Device, FileDevice, OpenError};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -80,4 +80,36 @@ fn a_journal_is_made_whole_or_not_at_all() {
         let left = std::fs::read_dir(folder.path()).expect("a folder").count();
         assert_eq!(left, 1, "only the first one is there");
     }
+}
+
+/// What passes the system's memory by, in whole blocks or not, is read back as what goes through it.
+#[test]
+fn what_is_written_past_the_memory_of_the_system_is_what_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("file");
+    let block = BLOCK as usize;
+    drop(FileDevice::allocate(&path, 8 << 20).expect("room"));
+    let device = FileDevice::open_to_write(&path).expect("it is there");
+    let bytes: Vec<u8> = (0..6 << 20).map(|at: u32| (at % 251) as u8).collect();
+    let mut into = vec![0; bytes.len()];
+    device.read(0, &mut into).expect("well");
+    assert!(into.iter().all(|b| *b == 0), "the system has it in memory");
+    device.write(BLOCK, &bytes).expect("room");
+    device.read(BLOCK, &mut into).expect("well");
+    assert!(into == bytes, "as it was written");
+    device.write(BLOCK + 7, &bytes[..3]).expect("room");
+    device.write(3 * BLOCK, &bytes[5..block + 5]).expect("room");
+    device.sync().expect("well");
+    device.read(BLOCK, &mut into).expect("well");
+    let mut expected = bytes.clone();
+    expected[7..10].copy_from_slice(&bytes[..3]);
+    expected[2 * block..3 * block].copy_from_slice(&bytes[5..block + 5]);
+    assert!(into == expected, "the last one of each place counts");
+    device.write((8 << 20) - 1, &[1, 2]).expect_err("beyond");
+    let parts = [&bytes[..3], &bytes[7..5 << 20], &bytes[..4]];
+    device.write_parts(2 * BLOCK, &parts).expect("room");
+    let whole = parts.concat();
+    into.resize(whole.len(), 0);
+    device.read(2 * BLOCK, &mut into).expect("well");
+    assert!(into == whole, "one part behind the other");
 }
