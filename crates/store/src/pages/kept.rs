@@ -136,6 +136,9 @@ pub enum Idle {
 /// Pages that are looked at for each that is to go.
 const ASKED_FOR_EACH: u32 = 4;
 
+/// Pages that are written together get their memory from the kernel at once from so many bytes on: that takes a fifth of the time of as many page faults.
+const PROVIDED_BYTES: usize = 4 * PAGE_BYTES;
+
 /// One bit for each page of an extent.
 #[derive(Default, Debug)]
 struct Marks {
@@ -221,7 +224,7 @@ impl Keeping {
     pub(super) fn need_to_write(
         &mut self,
         index: usize,
-        extent: &Extent,
+        extent: &mut Extent,
         from: usize,
         len: usize,
         whole: bool,
@@ -232,6 +235,11 @@ impl Keeping {
         };
         let marks = &mut self.marks[index];
         *marks.kept.get_mut() &= !covered;
+        // Their memory is asked for at once, as all of it is written now.
+        let fresh = covered & !*marks.here.get_mut();
+        for (from, len) in runs(fresh).filter(|(_, len)| *len >= PROVIDED_BYTES) {
+            extent.provide(from, len);
+        }
         self.need(index, extent, from, len);
     }
 
