@@ -10,6 +10,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::device::Device;
 use crate::journal::{Journal, JournalError};
+use crate::placed::RecordBytes;
 
 /// A journal, its device, and a thread that commits whatever was appended, again and again. Dropping it commits what there is, marks the end and
 /// waits for the thread, as [`close`](Self::close) does; the outcome is lost then.
@@ -49,6 +50,19 @@ impl Committer {
         device: Box<dyn Device>,
         told: impl Fn(Result<u64, &str>) + Send + 'static,
     ) -> std::io::Result<Committer> {
+        Committer::start_with(journal, device, None, told)
+    }
+
+    /// The same of a journal whose records have blocks in a page file, which nobody else syncs through the same handle: a system tells of an error once for each.
+    ///
+    /// # Errors
+    /// As [`Committer::start`].
+    pub fn start_with(
+        journal: Journal,
+        device: Box<dyn Device>,
+        pages: Option<Box<dyn Device>>,
+        told: impl Fn(Result<u64, &str>) + Send + 'static,
+    ) -> std::io::Result<Committer> {
         let shared = Arc::new(CommitQueue {
             synced: AtomicU64::new(journal.synced()),
             commits: AtomicU64::new(0),
@@ -63,7 +77,7 @@ impl Committer {
         let its = shared.clone();
         let thread = std::thread::Builder::new()
             .name("journal".into())
-            .spawn(move || its.run(&*device, &told))?;
+            .spawn(move || its.run((&*device, pages.as_deref()), &told))?;
         Ok(Committer {
             shared,
             thread: Some(thread),
@@ -77,6 +91,18 @@ impl Committer {
     pub fn append(&self, record: &[u8]) -> Result<u64, JournalError> {
         // Also where there was no room: what was let go comes back by a commit.
         self.change(|journal| journal.append(record))
+    }
+
+    /// Appends a record with blocks in the page file. See [`Journal::append_placed`].
+    ///
+    /// # Errors
+    /// See [`Journal::append`].
+    pub fn append_placed(
+        &self,
+        record: &RecordBytes<'_>,
+        frees: bool,
+    ) -> Result<u64, JournalError> {
+        self.change(|journal| journal.append_placed(record, frees))
     }
 
     /// Appends a record that may fill the reserved room. See [`Journal::append_reserved`].
@@ -179,9 +205,12 @@ impl Drop for Committer {
     }
 }
 
+/// A journal's device, and that of the page file beside it.
+type Devices<'a> = (&'a dyn Device, Option<&'a dyn Device>);
+
 impl CommitQueue {
-    fn run(&self, device: &dyn Device, told: &dyn Fn(Result<u64, &str>)) {
-        if catch_unwind(AssertUnwindSafe(|| self.commit_all(device, told))).is_ok() {
+    fn run(&self, devices: Devices<'_>, told: &dyn Fn(Result<u64, &str>)) {
+        if catch_unwind(AssertUnwindSafe(|| self.commit_all(devices, told))).is_ok() {
             return;
         }
         let why = "its thread panicked";
@@ -191,7 +220,7 @@ impl CommitQueue {
         let _ = catch_unwind(AssertUnwindSafe(|| told(Err(why))));
     }
 
-    fn commit_all(&self, device: &dyn Device, told: &dyn Fn(Result<u64, &str>)) {
+    fn commit_all(&self, (device, pages): Devices<'_>, told: &dyn Fn(Result<u64, &str>)) {
         let mut state = self.state.lock();
         loop {
             let Some(commit) = state.journal.next_commit() else {
@@ -202,7 +231,7 @@ impl CommitQueue {
                 continue;
             };
             let began = Instant::now();
-            let performed = MutexGuard::unlocked(&mut state, || commit.perform(device));
+            let performed = MutexGuard::unlocked(&mut state, || commit.perform_with(device, pages));
             #[allow(clippy::cast_possible_truncation)] // half a million years
             let took = began.elapsed().as_micros() as u64;
             self.commits.fetch_add(1, Ordering::Relaxed);

@@ -12,11 +12,10 @@
 //!        16 life           24 number of its first record                    32 the first 8 bytes of the disk's id
 //!        40 records        44 bytes of the records with their lengths       48 crc (at 4) of the batch before it
 //!        52 crc of the records with their lengths                           56 zero (8)
-//!        64 the records: a length of 4 bytes, then as many; then zeroes up to a whole block
+//!        64 the records: a length of 4 bytes, then as many (`placed` has those whose length has its highest bit set); then zeroes up to a whole block
 //! ```
 //!
 //! A batch's header has a check sum of its own, for it tells something without its records: that all batches before it were synced.
-//!
 //!
 //! A *place* counts the bytes of all batches ever written; its offset in the ring is the place modulo the ring's bytes, so a batch may
 //! go on at the ring's beginning. Places are multiples of a block.
@@ -24,9 +23,11 @@
 use staves_model::mutant::{Mutant, planted};
 
 use crate::device::BLOCK_BYTES;
+use crate::placed::{BatchRecord, PLACED};
 
-/// The version of the journal's bytes.
-pub const VERSION: u32 = 1;
+/// The version of the journal's bytes. In version 1 no record has blocks elsewhere.
+pub const VERSION: u32 = 2;
+const VERSION_MIN: u32 = 1;
 /// The largest batch, with its header; a small journal has [`batch_max`].
 pub const BATCH_BYTES_MAX: usize = 4 << 20;
 /// The smallest journal.
@@ -64,6 +65,7 @@ impl DiskId {
 /// The header as it is on disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct JournalHeader {
+    pub(crate) version: u32,
     pub(crate) disk: DiskId,
     pub(crate) generation: u64,
     pub(crate) life: u64,
@@ -92,7 +94,7 @@ impl JournalHeader {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut block = vec![0; BLOCK_BYTES];
         block[..4].copy_from_slice(&HEADER_MAGIC);
-        block[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        block[8..12].copy_from_slice(&self.version.to_le_bytes());
         block[16..32].copy_from_slice(&self.disk.0);
         let numbers = [
             self.generation,
@@ -119,11 +121,12 @@ impl JournalHeader {
             return Err(HeaderFault::Not);
         }
         let version = u32::from_le_bytes(take(block, 8));
-        if version != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&version) {
             return Err(HeaderFault::Version(version));
         }
         let number = |at| u64::from_le_bytes(take(block, at));
         Ok(JournalHeader {
+            version,
             disk: DiskId(take(block, 16)),
             generation: number(32),
             life: number(40),
@@ -209,14 +212,15 @@ pub(crate) fn header_sum(bytes: &[u8]) -> u32 {
 }
 
 /// The records of a batch; `None` where they are not as many as it says.
-pub(crate) fn records<'a>(batch: &BatchHeader, bytes: &'a [u8]) -> Option<Vec<&'a [u8]>> {
+pub(crate) fn records<'a>(batch: &BatchHeader, bytes: &'a [u8]) -> Option<Vec<BatchRecord<'a>>> {
     let mut rest = bytes.get(BATCH_HEADER..BATCH_HEADER + batch.payload as usize)?;
     let mut records = Vec::with_capacity(batch.records as usize);
     for _ in 0..batch.records {
         let (length, behind) = rest.split_at_checked(RECORD_HEADER)?;
-        let length = u32::from_le_bytes(take(length, 0)) as usize;
-        let (record, behind) = behind.split_at_checked(length)?;
-        records.push(record);
+        let length = u32::from_le_bytes(take(length, 0));
+        let is_placed = length & PLACED != 0;
+        let (bytes, behind) = behind.split_at_checked((length & !PLACED) as usize)?;
+        records.push(BatchRecord { bytes, is_placed });
         rest = behind;
     }
     rest.is_empty().then_some(records)

@@ -1,45 +1,20 @@
 //! The journal: records in batches in a ring, and what of them is synced.
 
+mod error;
+
 use std::collections::VecDeque;
 use std::io;
 
 use staves_model::mutant::{Mutant, planted};
 
+pub use self::error::JournalError;
 use crate::commit::{Commit, Performed};
 use crate::device::{BLOCK_BYTES, Device};
 use crate::format::{
     BATCH_HEADER, BatchHeader, DiskId, JOURNAL_BYTES_MIN, JournalHeader, RECORD_HEADER,
-    RING_OFFSET, batch_bytes, batch_max, reserved,
+    RING_OFFSET, VERSION, batch_bytes, batch_max, reserved,
 };
-
-/// A record that was not taken.
-#[derive(Debug, thiserror::Error)]
-pub enum JournalError {
-    /// There is no room until older records are let go. Nothing has changed.
-    #[error(
-        "the journal has room for {room} more bytes and the record takes {needed}: older records must be let go first"
-    )]
-    Full {
-        /// The bytes of the ring that the record would take.
-        needed: u64,
-        /// The bytes that are free for it.
-        room: u64,
-    },
-    /// The batch that waits for the one under way is full. Nothing has changed.
-    #[error("as much waits for the disk already as one batch takes")]
-    Busy,
-    /// A record beyond [`Journal::record_bytes_max`].
-    #[error("a record of {bytes} bytes, where {max} are the most")]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-        /// The largest that is taken.
-        max: usize,
-    },
-    /// A write or a sync failed: nothing that was not synced before can be trusted, and no sync is tried again.
-    #[error("the journal has failed and takes nothing more: {0}")]
-    Failed(String),
-}
+use crate::placed::{PLACED_BYTES_MAX, PlacedWrite, RecordBytes};
 
 /// The beginning of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,6 +37,9 @@ pub struct Journal {
     /// Room for its header, and its records.
     pending: Vec<u8>,
     records: u32,
+    /// Blocks of them for the page file.
+    placed: Vec<PlacedWrite>,
+    placed_bytes: usize,
     /// The memory of the batch before, for the one after this.
     spare: Vec<u8>,
     /// All that lies before this place is synced, and the number of the last record of it.
@@ -69,6 +47,8 @@ pub struct Journal {
     synced: u64,
     /// Records below this number are let go.
     kept_from: u64,
+    /// Records below this number are named by no header on disk.
+    released: u64,
     under_way: bool,
     wants_room: bool,
     marks_end: bool,
@@ -91,6 +71,7 @@ impl Journal {
         }
         let block = BLOCK_BYTES as u64;
         let header = JournalHeader {
+            version: VERSION,
             disk,
             generation: 1,
             life: 0,
@@ -118,10 +99,13 @@ impl Journal {
             end,
             pending: vec![0; BATCH_HEADER],
             records: 0,
+            placed: Vec::new(),
+            placed_bytes: 0,
             spare: vec![0; BATCH_HEADER],
             synced_place: end.place,
             synced: end.first - 1,
             kept_from: header.first,
+            released: header.first,
             under_way: false,
             wants_room: false,
             marks_end: false,
@@ -134,7 +118,20 @@ impl Journal {
     /// # Errors
     /// See [`JournalError`]. Nothing has changed then.
     pub fn append(&mut self, record: &[u8]) -> Result<u64, JournalError> {
-        let kept_free = match planted(Mutant::JournalReserveTaken) {
+        self.append_placed(&RecordBytes::plain(record), false)
+    }
+
+    /// Takes a record, blocks of which may go to places of the page file that nothing else names, until [`released`](Self::released) has passed it. `frees`: as
+    /// [`append_reserved`](Self::append_reserved) takes one.
+    ///
+    /// # Errors
+    /// See [`JournalError`]. Nothing has changed then.
+    pub fn append_placed(
+        &mut self,
+        record: &RecordBytes<'_>,
+        frees: bool,
+    ) -> Result<u64, JournalError> {
+        let kept_free = match frees || planted(Mutant::JournalReserveTaken) {
             true => 0,
             false => reserved(self.header.ring_bytes),
         };
@@ -148,19 +145,21 @@ impl Journal {
     /// # Errors
     /// See [`JournalError`]. Nothing has changed then.
     pub fn append_reserved(&mut self, record: &[u8]) -> Result<u64, JournalError> {
-        self.take(record, 0)
+        self.append_placed(&RecordBytes::plain(record), true)
     }
 
-    fn take(&mut self, record: &[u8], kept_free: u64) -> Result<u64, JournalError> {
+    fn take(&mut self, record: &RecordBytes<'_>, kept_free: u64) -> Result<u64, JournalError> {
         if let Some(why) = &self.failed {
             return Err(JournalError::Failed(why.clone()));
         }
-        let (bytes, max) = (record.len(), self.record_bytes_max());
-        if bytes > max {
+        let (bytes, max) = (record.journaled(), self.record_bytes_max());
+        let placed = record.placed_bytes();
+        if bytes > max || placed > PLACED_BYTES_MAX {
             return Err(JournalError::TooLarge { bytes, max });
         }
         let filled = batch_bytes(self.pending.len() - BATCH_HEADER + RECORD_HEADER + bytes);
-        if filled > batch_max(self.header.ring_bytes) {
+        let is_full = self.placed_bytes + placed > PLACED_BYTES_MAX;
+        if is_full || filled > batch_max(self.header.ring_bytes) {
             return Err(JournalError::Busy);
         }
         let needed = filled as u64 - self.pending_bytes();
@@ -169,10 +168,9 @@ impl Journal {
             self.wants_room = true;
             return Err(JournalError::Full { needed, room });
         }
-        #[allow(clippy::cast_possible_truncation)] // at most a batch
-        let length = (bytes as u32).to_le_bytes();
-        self.pending.extend_from_slice(&length);
-        self.pending.extend_from_slice(record);
+        record.put(&mut self.pending);
+        record.writes(&mut self.placed);
+        self.placed_bytes += placed;
         self.records += 1;
         Ok(self.last())
     }
@@ -199,6 +197,14 @@ impl Journal {
     /// below this number may come first.
     pub fn kept_from(&self) -> u64 {
         self.kept_from
+    }
+
+    /// The number below which no start brings a record back, whichever header on disk it finds: places that only such records name are free.
+    pub fn released(&self) -> u64 {
+        match planted(Mutant::PlacesReleasedEarly) {
+            true => self.kept_from,
+            false => self.released,
+        }
     }
 
     /// The bytes of the ring that [`append`](Self::append) may still fill. Records whose [`record_room`](Self::record_room) is no more than
@@ -295,12 +301,14 @@ impl Journal {
         }
         let batch = (self.records > 0).then(|| self.next_batch());
         self.under_way = true;
+        self.placed_bytes = 0;
         self.wants_room &= header.is_none();
         Some(Commit {
             disk: self.header.disk,
             ring_bytes: self.header.ring_bytes,
             batch,
             header,
+            placed: std::mem::take(&mut self.placed),
         })
     }
 
@@ -371,6 +379,8 @@ impl Journal {
             return Err(JournalError::Failed(why.clone()));
         }
         if let Some(header) = performed.commit.header {
+            // The one before it is on disk, too, and counts if this one rots.
+            self.released = self.header.first;
             self.header = header;
             let passed = |mark: &BatchMark| mark.place < header.start;
             while self.batches.front().is_some_and(passed) {

@@ -17,8 +17,11 @@
 //! counts at a start if it names this disk, its own place, the number that follows and the check sum of the batch before it; and, from the place on that the
 //! newest header says was the end, if it is of that header's life. So nothing that an earlier life dropped comes back (`replay` says why).
 //!
+//! **Blocks elsewhere.** Whole blocks of a record may lie in the page file ([`Journal::append_placed`]), and the journal has their places and check sums:
+//! so large writes are written once. They are synced with the batch, which counts only with them.
+//!
 //! **Layout.** `device`: what is asked of a disk. `file`: a file as one. `faulty`: the same with every fault, for tests. `format`: the bytes of the
-//! journal, field by field. `journal`: the machine. `commit`: its writes. `replay`: a start. `committer`: its thread.
+//! journal, field by field. `journal`: the machine. `placed`: records with blocks in the page file. `commit`: its writes. `replay`: a start. `committer`: its thread.
 //!
 //! **Not here.** The meaning of records (`staves-group`); pages; a defence against bytes made to look like a batch: a client that knows a disk's
 //! id could write some, so ids are for the cluster alone.
@@ -32,6 +35,7 @@ mod file;
 mod format;
 mod journal;
 mod pages;
+mod placed;
 mod places;
 mod replay;
 #[cfg(test)]
@@ -47,4 +51,5 @@ pub use pages::{
     Checkpoint, Located, PAGES_VERSION, PageBytes, PageError, PageFile, PageFileError, PageImage,
     PageVersion, PageWork, PagesOpenError, PagesPerformed,
 };
-pub use replay::{EachRecord, OpenError};
+pub use placed::{FoundBlocks, PLACED_BYTES_MAX, PlacedBlock, RecordBytes};
+pub use replay::{EachPlaced, EachRecord, OpenError};

@@ -18,6 +18,7 @@
 
 mod checkpoint;
 mod format;
+mod journaled;
 mod limits;
 mod located;
 mod machine;

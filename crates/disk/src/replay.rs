@@ -21,19 +21,21 @@
 //! header beside it overwritten, and only then does the caller see the records. They are read a second time for that, so that the
 //! memory needed is that of a batch and not that of the journal.
 
+mod blocks;
+
 use std::collections::VecDeque;
 use std::error::Error;
 use std::io;
 
 use staves_model::mutant::{Mutant, planted};
 
-use crate::commit::write_pieces;
 use crate::device::{BLOCK_BYTES, Device};
 use crate::format::{
-    BatchHeader, HeaderFault, JournalHeader, NUMBERS_END, RING_MIN, RING_OFFSET, batch_bytes,
-    header_sum, pieces, records,
+    BatchHeader, HeaderFault, JournalHeader, NUMBERS_END, RING_MIN, RING_OFFSET, VERSION,
+    batch_bytes, header_sum, pieces, records,
 };
 use crate::journal::{BatchMark, Journal};
+use crate::placed::{FoundBlocks, PlacedWrite};
 
 /// The bytes that the search for proofs of damage reads at once.
 const SCAN_BYTES: u64 = 1 << 20;
@@ -41,6 +43,15 @@ const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A caller's view of a record, with its number; an error if the record is of no use to it.
 pub type EachRecord<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
+
+/// The same of a journal beside a page file, with the record's blocks there.
+pub type EachPlaced<'a> =
+    dyn FnMut(u64, &[u8], FoundBlocks<'_>) -> Result<(), Box<dyn Error + Send + Sync>> + 'a;
+
+const NO_BLOCKS: FoundBlocks<'static> = FoundBlocks {
+    places: &[],
+    are_whole: true,
+};
 
 /// A journal that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -105,9 +116,22 @@ impl Journal {
     /// # Errors
     /// See [`OpenError`]. An error of `each` ends the start as [`OpenError::Unusable`]; it may be tried again.
     pub fn open(device: &dyn Device, each: &mut EachRecord<'_>) -> Result<Journal, OpenError> {
+        Journal::open_with(device, None, &mut |number, bytes, _| each(number, bytes))
+    }
+
+    /// The same of a journal whose records may have blocks in a page file.
+    ///
+    /// # Errors
+    /// As [`Journal::open`].
+    pub fn open_with(
+        device: &dyn Device,
+        pages: Option<&dyn Device>,
+        each: &mut EachPlaced<'_>,
+    ) -> Result<Journal, OpenError> {
         let header = newest_header(device)?;
-        let mut replay = Replay::new(device, header);
+        let mut replay = Replay::new(device, pages, header);
         while replay.next()? {}
+        replay.look_at_blocks()?;
         replay.look_behind_the_end()?;
         replay.begin_life().map_err(OpenError::Write)?;
         replay.bring_back(each)?;
@@ -167,18 +191,25 @@ fn contradiction(header: &JournalHeader, bytes: u64) -> Option<&'static str> {
 
 struct Replay<'a> {
     device: &'a dyn Device,
+    pages: Option<&'a dyn Device>,
     header: JournalHeader,
     batches: VecDeque<BatchMark>,
     /// Behind the last whole batch.
     end: BatchMark,
     /// The last whole batch, as it was checked.
     last: Vec<u8>,
+    /// Its records' blocks in the page file, as they were checked.
+    last_blocks: Vec<PlacedWrite>,
     /// Memory to read into.
     bytes: Vec<u8>,
 }
 
 impl<'a> Replay<'a> {
-    fn new(device: &'a dyn Device, header: JournalHeader) -> Replay<'a> {
+    fn new(
+        device: &'a dyn Device,
+        pages: Option<&'a dyn Device>,
+        header: JournalHeader,
+    ) -> Replay<'a> {
         let end = BatchMark {
             place: header.start,
             first: header.first,
@@ -186,10 +217,12 @@ impl<'a> Replay<'a> {
         };
         Replay {
             device,
+            pages,
             header,
             batches: VecDeque::new(),
             end,
             last: Vec::new(),
+            last_blocks: Vec::new(),
             bytes: Vec::new(),
         }
     }
@@ -307,6 +340,7 @@ impl<'a> Replay<'a> {
             self.device.write(self.header.offset(), &block)?;
         }
         self.device.sync()?;
+        self.header.version = VERSION;
         self.header.life += 1;
         self.header.synced = self.end.place;
         let copies = match planted(Mutant::JournalOneHeaderPerLife) {
@@ -322,24 +356,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    fn write_last_again(&mut self) -> io::Result<()> {
-        let Some(last) = self.batches.back() else {
-            return Ok(());
-        };
-        // Before `synced` there is nothing that a sync has not confirmed.
-        if last.place < self.header.synced || planted(Mutant::JournalTailTrusted) {
-            return Ok(());
-        }
-        let mut bytes = std::mem::take(&mut self.last);
-        if planted(Mutant::JournalTailReadAgain) {
-            let read = self.read(last.place, &mut bytes);
-            read.map_err(io::Error::other)?;
-        }
-        write_pieces(self.device, self.header.ring_bytes, last.place, &bytes)
-    }
-
     /// Reads the batches once more and hands out their records.
-    fn bring_back(&mut self, each: &mut EachRecord<'_>) -> Result<(), OpenError> {
+    fn bring_back(&mut self, each: &mut EachPlaced<'_>) -> Result<(), OpenError> {
         let mut bytes = std::mem::take(&mut self.bytes);
         let behind = self.batches.iter().skip(1).chain([&self.end]);
         for (mark, behind) in self.batches.iter().zip(behind) {
@@ -351,7 +369,20 @@ impl<'a> Replay<'a> {
             let records = same.and_then(|(batch, _)| records(&batch, &bytes));
             let records = records.ok_or(OpenError::Damaged { place, proof })?;
             for (number, record) in (mark.first..).zip(records) {
-                each(number, record).map_err(|error| OpenError::Unusable { number, error })?;
+                let handed = match record.is_placed {
+                    false => each(number, record.bytes, NO_BLOCKS),
+                    true => {
+                        let record = record.put_together(self.pages);
+                        let record = record.ok_or(OpenError::Damaged { place, proof })?;
+                        let places: Vec<u32> = record.blocks.iter().map(|b| b.place).collect();
+                        let blocks = FoundBlocks {
+                            places: &places,
+                            are_whole: !record.is_torn && !record.is_unread,
+                        };
+                        each(number, &record.bytes, blocks)
+                    }
+                };
+                handed.map_err(|error| OpenError::Unusable { number, error })?;
             }
         }
         Ok(())

@@ -8,6 +8,7 @@ mod golden;
 mod headers;
 mod page_room;
 mod pages;
+mod placed;
 mod room;
 mod starts;
 mod threads;

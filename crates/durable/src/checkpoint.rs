@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
 use staves_disk::{
     Checkpoint, Device, Located, PageBytes, PageFileError, PageImage, PageVersion, PageWork,
     PagesPerformed,
 };
-use staves_group::{KeptBytes, KeptPage, SavedPages};
+use staves_group::{ImageBytes, KeptBytes, KeptPage, SavedPages};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, GroupId, Label};
 use staves_store::Unread;
@@ -82,15 +81,21 @@ impl DiskStore {
                 is_whole: is_whole.unwrap_or(false),
             }),
         };
-        let image = |(page, labels, bytes): (u32, _, Option<Bytes>)| PageImage {
-            group,
-            slot,
-            page,
-            version: PageVersion { join, labels },
-            bytes: bytes.map_or(PageBytes::Zero, |bytes| {
-                PageBytes::Block(bytes.to_vec().into())
-            }),
-        };
+        let mut images = Vec::with_capacity(pages.len());
+        for (page, labels, bytes) in pages {
+            let bytes = match bytes {
+                ImageBytes::Zero => PageBytes::Zero,
+                ImageBytes::Block(bytes) => PageBytes::Block(bytes),
+                ImageBytes::Placed => self.placed_bytes(group, page, &labels)?,
+            };
+            images.push(PageImage {
+                group,
+                slot,
+                page,
+                version: PageVersion { join, labels },
+                bytes,
+            });
+        }
         self.pages.begin(Checkpoint {
             gone: is_other.then_some(group).into_iter().collect(),
             headers: header
@@ -98,8 +103,30 @@ impl DiskStore {
                 .into_iter()
                 .collect(),
             forgotten: forgotten.into_iter().map(|page| (group, page)).collect(),
-            pages: pages.into_iter().map(image).collect(),
+            pages: images,
             ..Checkpoint::default()
+        })
+    }
+
+    // The page is as a record of the journal has it, and lies where that says.
+    fn placed_bytes(
+        &self,
+        group: GroupId,
+        page: u32,
+        labels: &[Label],
+    ) -> Result<PageBytes, PageFileError> {
+        let placed = self.placed.find(group, page, labels);
+        let placed = placed.ok_or(PageFileError::NotHeld {
+            group: group.0,
+            page,
+        })?;
+        let located = self.pages.locate(group, page);
+        Ok(match located.is_some_and(|of| of.is_at(placed.place)) {
+            true => PageBytes::Kept,
+            false => PageBytes::Journaled {
+                place: placed.place,
+                sum: placed.sum,
+            },
         })
     }
 
@@ -108,7 +135,7 @@ impl DiskStore {
         &self,
         group: GroupId,
         join: Epoch,
-        pages: &[(u32, Vec<staves_model::Label>, Option<Bytes>)],
+        pages: &[(u32, Vec<Label>, ImageBytes)],
         forgotten: &mut Vec<u32>,
     ) {
         let written: BTreeSet<u32> = pages.iter().map(|(page, ..)| *page).collect();

@@ -17,10 +17,14 @@
 
 mod checkpoint;
 mod open;
+mod placed;
 mod save;
 mod store;
 
 pub use checkpoint::read_kept;
-pub use open::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create, create_files, open};
+pub use open::{
+    DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create, create_files, create_with, open,
+    open_pages_again,
+};
 pub use save::{SaveDriver, SaveError, save, strike};
 pub use store::{AppendRecord, DiskStore, room_of};

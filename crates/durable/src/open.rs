@@ -25,6 +25,10 @@ const TABLE_BYTES_A_PAGE: u64 = 440;
 const TABLE_BYTES_MIN: u64 = 4 << 20;
 /// Of a snapshot of each member, and of deltas until pages are saved.
 const JOURNAL_PART: u64 = 8;
+/// Of blocks of the journal's records, until pages are saved; and pages at least and at most.
+const PLACED_PART: u64 = 8;
+const PLACED_MIN: u64 = (16 << 20) / BLOCK_BYTES as u64;
+const PLACED_MAX: u64 = (4 << 30) / BLOCK_BYTES as u64;
 const JOURNAL_BYTES_MIN: u64 = 128 << 20;
 const JOURNAL_BYTES_MAX: u64 = 4 << 30;
 
@@ -51,6 +55,16 @@ pub enum DiskOpenError {
     /// The page file takes nothing.
     #[error(transparent)]
     PageFile(#[from] PageFileError),
+    /// Two records of the journal have one place of the page file, or one that there is not.
+    #[error(
+        "place {place} of the page file, which record {number} of the journal names, is another record's, or beyond the end"
+    )]
+    Place {
+        /// The place.
+        place: u32,
+        /// The record's number.
+        number: u64,
+    },
     /// The files are of two disks.
     #[error("the journal is of another disk than the page file: files of two disks were mixed up")]
     OtherDisk,
@@ -65,6 +79,8 @@ pub struct DiskSizes {
     pub pages: u64,
     /// Its table.
     pub table: u64,
+    /// Places of the page file that are for the journal: blocks of its records lie there.
+    pub journal_places: u32,
 }
 
 impl DiskSizes {
@@ -73,10 +89,13 @@ impl DiskSizes {
         let block = BLOCK_BYTES as u64;
         // Some places are for pages that are written over.
         let places = page_bytes / block + page_bytes / block / 64 + 32;
+        let held = page_bytes / PLACED_PART / block;
+        let held = held.clamp(PLACED_MIN.min(places / 2), PLACED_MAX);
         DiskSizes {
             journal: (page_bytes / JOURNAL_PART).clamp(JOURNAL_BYTES_MIN, JOURNAL_BYTES_MAX),
-            pages: (places + 1) * block,
+            pages: (places + held + 1) * block,
             table: (places * TABLE_BYTES_A_PAGE).max(TABLE_BYTES_MIN),
+            journal_places: u32::try_from(held).unwrap_or(0),
         }
     }
 
@@ -102,7 +121,19 @@ pub struct DiskFiles<D> {
 /// # Errors
 /// Those of the devices; one of them is too small.
 pub fn create<D: Device>(files: &DiskFiles<D>, disk: DiskId) -> io::Result<()> {
-    PageFile::create(&files.pages, &files.table, disk)?;
+    create_with(files, disk, 0)
+}
+
+/// The same with so many places of the page file for blocks of the journal's records.
+///
+/// # Errors
+/// Those of the devices; one of them is too small.
+pub fn create_with<D: Device>(
+    files: &DiskFiles<D>,
+    disk: DiskId,
+    journal_places: u32,
+) -> io::Result<()> {
+    PageFile::create_with(&files.pages, &files.table, disk, journal_places)?;
     Journal::create(&files.journal, disk)
 }
 
@@ -112,16 +143,27 @@ impl DiskFiles<FileDevice> {
     /// # Errors
     /// One is not there, or open elsewhere; those of the disk.
     pub fn open(folder: &Path) -> Result<DiskFiles<FileDevice>, DiskOpenError> {
-        let file = |file| {
-            let opened = FileDevice::open(&folder.join(file));
-            opened.map_err(|error| DiskOpenError::File { file, error })
-        };
+        let named = |file| move |error| DiskOpenError::File { file, error };
+        let written = |file| FileDevice::open_to_write(&folder.join(file)).map_err(named(file));
+        // What pages the system has in memory are read from there.
+        let pages = FileDevice::open(&folder.join(PAGES)).map_err(named(PAGES))?;
         Ok(DiskFiles {
-            journal: file(JOURNAL)?,
-            pages: file(PAGES)?,
-            table: file(TABLE)?,
+            journal: written(JOURNAL)?,
+            pages,
+            table: written(TABLE)?,
         })
     }
+}
+
+/// The page file of a disk in a folder once more, for the journal's thread: a system tells each handle once that bytes could not be written, and so each
+/// thread that syncs has its own. Whoever calls has the disk open.
+///
+/// # Errors
+/// It is not there; those of the disk.
+pub fn open_pages_again(folder: &Path) -> Result<FileDevice, DiskOpenError> {
+    let file = PAGES;
+    let opened = FileDevice::open_again(&folder.join(file));
+    opened.map_err(|error| DiskOpenError::File { file, error })
 }
 
 /// Makes an empty disk in a folder that does not exist. It has its name once all of it is durable: a crash leaves a whole disk, or none and perhaps a
@@ -158,7 +200,7 @@ fn fill(folder: &Path, sizes: DiskSizes, disk: DiskId) -> io::Result<()> {
         pages: FileDevice::allocate(&folder.join(PAGES), sizes.pages)?,
         table: FileDevice::allocate(&folder.join(TABLE), sizes.table)?,
     };
-    create(&files, disk)?;
+    create_with(&files, disk, sizes.journal_places)?;
     for file in [&files.journal, &files.pages, &files.table] {
         file.sync_all()?;
     }
@@ -177,6 +219,8 @@ pub struct OpenedDisk {
     pub dropped: Vec<GroupId>,
     /// Groups some of whose pages are bad, as far as they were looked at.
     pub bad: BTreeSet<GroupId>,
+    /// Groups that have a member here which cannot be made of it: bytes of its records are not what they were. It stays until the group does without it.
+    pub rotten: BTreeSet<GroupId>,
 }
 
 /// Opens a disk: all of it that counts is durable then.
@@ -185,34 +229,54 @@ pub struct OpenedDisk {
 /// See [`DiskOpenError`].
 pub fn open<D: Device>(files: &DiskFiles<D>) -> Result<OpenedDisk, DiskOpenError> {
     let mut recovery = Recovery::default();
-    let journal = Journal::open(&files.journal, &mut |number, bytes| {
-        let taken = recovery.take(number, Bytes::copy_from_slice(bytes));
-        taken.map_err(Into::into)
-    })?;
+    let (mut held, mut rotten) = (Vec::new(), BTreeMap::new());
+    let journal = Journal::open_with(
+        &files.journal,
+        Some(&files.pages),
+        &mut |number, bytes, blocks| {
+            if !blocks.places.is_empty() {
+                held.push((number, blocks.places.to_vec()));
+            }
+            if let Some(group) = bytes.first_chunk().filter(|_| !blocks.are_whole) {
+                rotten.insert(GroupId(u32::from_le_bytes(*group)), number);
+            }
+            let taken = recovery.take(number, Bytes::copy_from_slice(bytes));
+            taken.map_err(Into::into)
+        },
+    )?;
     let pages = PageFile::open(&files.pages, &files.table)?;
     if pages.disk() != journal.disk() {
         return Err(DiskOpenError::OtherDisk);
     }
-    let store = DiskStore::new(pages);
+    let mut store = DiskStore::new(pages);
+    store.hold(held)?;
     let is_whole = |group: &GroupId, member: &RecoveredMember| match store.header(*group) {
         Some(header) if header.join == member.join() => header.is_whole,
         _ => member.is_whole(),
     };
-    let (members, partial): (BTreeMap<_, _>, BTreeMap<_, _>) = recovery
+    let (mut members, partial): (BTreeMap<_, _>, BTreeMap<_, _>) = recovery
         .into_members()
         .into_iter()
         .partition(|(group, member)| is_whole(group, member));
+    for (group, member) in &members {
+        store.found(*group, member);
+    }
+    // One of its records may be of a membership before this one.
+    rotten.retain(|group, last| {
+        members
+            .get(group)
+            .is_some_and(|of| of.needed_from() <= *last)
+    });
+    members.retain(|group, _| !rotten.contains_key(group));
     let mut opened = OpenedDisk {
         store,
         dropped: partial.into_keys().collect(),
         journal,
         members,
         bad: BTreeSet::new(),
+        rotten: rotten.into_keys().collect(),
     };
     opened.drop_rest(files)?;
-    for (group, member) in &opened.members {
-        opened.store.found(*group, member.needed_from());
-    }
     Ok(opened)
 }
 
@@ -273,7 +337,7 @@ impl OpenedDisk {
         let known = self.store.page_file().groups();
         let is_rest = |group: &GroupId| {
             let is_left = self.dropped.contains(group) && !struck.contains(group);
-            !self.members.contains_key(group) && !is_left
+            !self.members.contains_key(group) && !is_left && !self.rotten.contains(group)
         };
         let rest: Vec<GroupId> = known.filter(is_rest).collect();
         for gone in rest.chunks(256) {

@@ -1,7 +1,7 @@
 //! A round of saving: the pages of a member that changed go to the page file.
 
 use staves_disk::{Device, PageFileError, PageWork};
-use staves_group::{Effects, Member, SavedPages};
+use staves_group::{Effects, Member, SaveLimits, SavedPages};
 use staves_model::GroupId;
 use staves_model::mutant::{Mutant, planted};
 
@@ -83,8 +83,14 @@ fn save_round<D: SaveDriver>(
     let Some((_, columns)) = begun else {
         return Ok(false);
     };
-    let most = driver.with_store(|store| store.pages_at_once(columns));
-    let most = most.min(PAGES_AT_ONCE);
+    // What comes to the journal from now on is copied.
+    let (pages, placed) =
+        driver.with_store(|store| (store.pages_at_once(columns), store.placed.labels_of(group)));
+    let most = SaveLimits {
+        pages,
+        copies: PAGES_AT_ONCE,
+        placed: &placed,
+    };
     loop {
         let (mut images, mut records) = (None, 0);
         driver.with_member(group, &mut |member, out| {

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use bytes::BytesMut;
-use staves_disk::{JournalError, Located, PageFile};
+use staves_disk::{JournalError, Located, PageFile, RecordBytes};
 use staves_group::RecoveredMember;
 use staves_model::GroupId;
 use staves_model::mutant::{Mutant, planted};
 use staves_wire::group::{JournalRecord, MemberRecord};
+
+use crate::placed::{PLACED_PAGES_MIN, PlacedPages, split};
 
 /// So many groups may have records that find no room before those of further ones are not tried.
 const BLOCKED_MAX: usize = 64;
@@ -16,7 +17,7 @@ const BLOCKED_MAX: usize = 64;
 const COPY_SPARE: u64 = 16 << 10;
 
 /// Appends a record to the journal, perhaps into its reserved room; its number.
-pub type AppendRecord<'a> = dyn FnMut(&[u8], bool) -> Result<u64, JournalError> + 'a;
+pub type AppendRecord<'a> = dyn FnMut(&RecordBytes<'_>, bool) -> Result<u64, JournalError> + 'a;
 
 /// The state of a disk, beside its journal and its devices.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub struct DiskStore {
     pub(crate) bad: BTreeMap<(GroupId, u32), Located>,
     /// Groups whose member is gone, and the record that says so.
     gone: BTreeMap<GroupId, u64>,
+    pub(crate) placed: PlacedPages,
+    pub(crate) placed_pages_min: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +59,8 @@ struct MemberRecords {
     needed_from: Option<u64>,
     /// Snapshots that a start may come to begin with: which of the member's records each is, and its number in the journal.
     snapshots: VecDeque<(u64, u64)>,
+    /// Data buckets of its group, once they are known: with one of them its deltas have the bytes of its pages.
+    width: Option<usize>,
     /// The process has no such member any more.
     ended: bool,
     /// A round of saving is under way.
@@ -89,6 +94,8 @@ impl DiskStore {
             lives: 0,
             bad: BTreeMap::new(),
             gone: BTreeMap::new(),
+            placed: PlacedPages::default(),
+            placed_pages_min: PLACED_PAGES_MIN,
         }
     }
 
@@ -106,9 +113,12 @@ impl DiskStore {
         self.begin_as(group, None);
     }
 
-    /// A start has found a member, which nobody serves yet. `needed_from`: the first record of the journal that has something of it.
-    pub(crate) fn found(&mut self, group: GroupId, needed_from: u64) {
-        self.begin_as(group, Some(needed_from));
+    /// A start has found a member, which nobody serves yet.
+    pub(crate) fn found(&mut self, group: GroupId, member: &RecoveredMember) {
+        self.begin_as(group, Some(member.needed_from()));
+        if let Some(records) = self.members.get_mut(&group) {
+            records.width = Some(member.view().m.into());
+        }
     }
 
     fn begin_as(&mut self, group: GroupId, needed_from: Option<u64>) {
@@ -121,8 +131,10 @@ impl DiskStore {
             life: self.lives,
             is_served,
             needed_from,
+            width: former.and_then(|member| member.width),
             ..MemberRecords::default()
         };
+        self.placed.forget(group);
         self.members.insert(group, member);
     }
 
@@ -187,7 +199,6 @@ impl DiskStore {
     /// # Errors
     /// As [`hand_over`](Self::hand_over).
     pub fn append_waiting(&mut self, append: &mut AppendRecord<'_>) -> Result<(), JournalError> {
-        let mut bytes = BytesMut::new();
         let mut left = VecDeque::new();
         let mut blocked = BTreeSet::new();
         let mut failed = None;
@@ -199,13 +210,20 @@ impl DiskStore {
                 continue;
             }
             let record = JournalRecord { group, record };
-            bytes.clear();
-            record.encode(&mut bytes);
+            let member = self.members.get(&group);
+            let is_plain = member.is_some_and(|member| member.width == Some(1));
+            let least = is_plain.then_some(self.placed_pages_min);
+            let split = split(&record, least, &mut self.pages);
             // A record that is to be let go has others before it, which are needed until it is there.
             let frees = self.frees(group, &record.record);
-            match append(&bytes, frees) {
-                Ok(number) => self.appended(number, group, life, &record.record),
+            match append(&split.bytes(), frees) {
+                Ok(number) => {
+                    self.appended(number, group, life, &record.record);
+                    self.placed.appended(number, group, &split);
+                }
                 Err(error) => {
+                    let blocks = split.blocks.iter();
+                    blocks.for_each(|block| self.pages.release(block.place));
                     // Those of other groups may be let in.
                     blocked.insert(group);
                     left.push_back((group, life, record.record));
@@ -254,7 +272,8 @@ impl DiskStore {
             count,
         });
         match record {
-            MemberRecord::Snapshot(_) => {
+            MemberRecord::Snapshot(snapshot) => {
+                member.width = Some(snapshot.view.m.into());
                 member.snapshots.push_back((count, number));
                 member.needed_from.get_or_insert(number);
                 self.gone.remove(&group);

@@ -16,11 +16,11 @@
 
 use staves_model::GroupId;
 use staves_model::mutant::{Mutant, planted};
-use staves_model::{Epoch, MemberSlot, Time};
+use staves_model::{Epoch, Label, MemberSlot, Time};
 use staves_wire::group::{GroupMessage, MemberRecord, MemberSnapshot, SnapshotStream};
 
 use crate::member::{Member, ctx};
-use crate::on_disk::{SNAPSHOTS_MAX, SaveRound, SavedPages, SyncMark};
+use crate::on_disk::{ImageBytes, SNAPSHOTS_MAX, SaveLimits, SaveRound, SavedPages, SyncMark};
 use crate::page_set::PageSet;
 use crate::state::{Ctx, Effects, MemberState};
 use crate::table::PageTable;
@@ -89,7 +89,7 @@ impl Member {
     }
 
     /// Copies out some of the pages of a round, each as it is now: it may be written once all [`records`](Self::records) of now are durable. `None` if no round is under way, or all of its pages were copied out.
-    pub fn take_images(&mut self, most: usize, out: &mut Effects) -> Option<SavedPages> {
+    pub fn take_images(&mut self, most: SaveLimits<'_>, out: &mut Effects) -> Option<SavedPages> {
         self.hand_over(out);
         self.state.as_mut()?.take_images(most)
     }
@@ -299,7 +299,7 @@ impl MemberState {
         Some(())
     }
 
-    fn take_images(&mut self, most: usize) -> Option<SavedPages> {
+    fn take_images(&mut self, most: SaveLimits<'_>) -> Option<SavedPages> {
         let shape = self.shape();
         let table = &self.table;
         let disk = self.disk.as_mut()?;
@@ -313,15 +313,26 @@ impl MemberState {
             join: disk.join,
             ..SavedPages::default()
         };
-        while saved.pages.len() + saved.forgotten.len() < most
+        let mut copies = 0;
+        while saved.pages.len() + saved.forgotten.len() < most.pages
+            && copies < most.copies
             && let Some(page) = round.pages.pop()
         {
-            match table.is_here(page) {
-                true => saved
-                    .pages
-                    .push((page, table.labels(page), table.copy_out(page))),
-                false => saved.forgotten.push(page),
+            if !table.is_here(page) {
+                saved.forgotten.push(page);
+                continue;
             }
+            let labels = table.labels(page);
+            let placed = most.placed.get(&page);
+            let is_placed = |of: &Label| labels == [*of] || planted(Mutant::PlacedOfAnyLabel);
+            let bytes = match placed.is_some_and(is_placed) {
+                true => ImageBytes::Placed,
+                false => {
+                    copies += 1;
+                    table.image(page)
+                }
+            };
+            saved.pages.push((page, labels, bytes));
         }
         round.forgets |= !saved.forgotten.is_empty();
         if round.pages.is_empty() {

@@ -84,7 +84,7 @@ pub use kept_page::{KeptBytes, KeptPage};
 pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
 pub use node_logs::NodeLogs;
-pub use on_disk::SavedPages;
+pub use on_disk::{ImageBytes, SaveLimits, SavedPages};
 pub use recovery::{RecoveredMember, Recovery, RecoveryError};
 pub use remembered::{bound_request_tables, request_table_bytes};
 pub use requests::{CLIENTS_MAX, NUMBER_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};

@@ -1,8 +1,7 @@
 //! A member's part on its node's disk, as far as the member knows: what was handed over, what of it is durable, what was saved.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use bytes::Bytes;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, Label, MemberId, MemberSlot, Time};
 
@@ -77,6 +76,28 @@ pub(crate) struct SaveRound {
     pub forgets: bool,
 }
 
+/// The bytes of a page that is to be kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ImageBytes {
+    /// All of them are zero.
+    Zero,
+    /// A copy of them.
+    Block(Box<[u8]>),
+    /// They are on the disk, as [`SaveLimits::placed`] has them.
+    Placed,
+}
+
+/// The bounds of what is copied out at once.
+#[derive(Clone, Copy, Debug)]
+pub struct SaveLimits<'a> {
+    /// Most pages.
+    pub pages: usize,
+    /// Most of them whose bytes are copied.
+    pub copies: usize,
+    /// Pages that the disk has already with this one label, though not as pages of the member.
+    pub placed: &'a BTreeMap<u32, Label>,
+}
+
 /// Pages as they are to be kept, in a round of saving.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct SavedPages {
@@ -86,8 +107,8 @@ pub struct SavedPages {
     pub join: Epoch,
     /// With these every page is kept; `None`: the round goes on.
     pub is_whole: Option<bool>,
-    /// Pages, their labels, and their bytes; `None` if all are zero.
-    pub pages: Vec<(u32, Vec<Label>, Option<Bytes>)>,
+    /// Pages, their labels, and their bytes.
+    pub pages: Vec<(u32, Vec<Label>, ImageBytes)>,
     /// Pages that are not here any more.
     pub forgotten: Vec<u32>,
 }

@@ -11,14 +11,14 @@ mod lost;
 pub(crate) mod readers;
 mod wake;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use staves_disk::{Committer, Device, FileDevice, Journal, JournalError};
+use staves_disk::{Committer, Device, FileDevice, Journal, JournalError, RecordBytes};
 use staves_durable::{DiskFiles, DiskStore, room_of};
 use staves_group::{DiskRoom, KeptPage, RecoveredMember};
 use staves_model::{GroupId, PAGE_BYTES};
@@ -55,6 +55,8 @@ pub(crate) struct NodeDisk {
     pub(crate) table: FileDevice,
     /// Members that it had at the start, and that no bucket has taken over yet.
     recovered: Mutex<BTreeMap<GroupId, RecoveredMember>>,
+    /// Groups of which it has a member that no bucket can take over: bytes of its records have rotted.
+    rotten: Mutex<BTreeSet<GroupId>>,
     /// The end of the journal when the records of one had been written again.
     copied_to: Mutex<BTreeMap<GroupId, u64>>,
     /// Pages of it that are in memory.
@@ -104,6 +106,7 @@ impl NodeDisk {
         let ClosedDisk {
             opened,
             files,
+            placed,
             folder,
             ..
         } = closed;
@@ -127,6 +130,7 @@ impl NodeDisk {
             pages,
             table,
             recovered: Mutex::new(opened.members),
+            rotten: Mutex::new(opened.rotten),
             copied_to: Mutex::default(),
             draining: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -146,6 +150,7 @@ impl NodeDisk {
         let journal = DrivenJournal {
             journal: opened.journal,
             device: Box::new(device),
+            pages: Box::new(placed),
         };
         Ok((Arc::new(disk), journal))
     }
@@ -194,6 +199,7 @@ impl NodeDisk {
     /// A group's member is to be made: as the disk has it, if it does.
     pub(crate) fn take_recovered(&self, group: GroupId) -> Option<RecoveredMember> {
         let mut all = self.recovered.lock();
+        self.rotten.lock().remove(&group);
         // Its records are counted anew: some may have been written already.
         self.store.lock().begin(group);
         all.remove(&group)
@@ -274,6 +280,12 @@ impl NodeDisk {
             tracing::info!(%group, "the disk has a bucket that is elsewhere now: its pages go");
             self.end_records(group);
         }
+        let mut rotten = self.rotten.lock();
+        let unwanted = rotten.iter().copied().filter(|group| !wanted(*group));
+        for group in unwanted.collect::<Vec<_>>() {
+            rotten.remove(&group);
+            self.end_records(group);
+        }
     }
 
     /// Members know how much room the journal has. True if pages are to be saved for the sake of it.
@@ -287,7 +299,9 @@ impl NodeDisk {
             let mut held = self.held_since.lock();
             let admits = self.room.admits() && self.residency.admits();
             *held = (!admits).then(|| held.unwrap_or_else(Instant::now));
-            taken > of / FULL_PART || self.residency.is_over()
+            taken > of / FULL_PART
+                || self.residency.is_over()
+                || self.store.lock().is_short_of_places()
         })
     }
 
@@ -331,13 +345,12 @@ impl NodeDisk {
 pub(crate) struct DrivenJournal {
     pub(crate) journal: Journal,
     pub(crate) device: Box<dyn Device>,
+    /// The page file, by a handle of its own.
+    pub(crate) pages: Box<dyn Device>,
 }
 
 pub(crate) fn append_to(
     journal: &Committer,
-) -> impl FnMut(&[u8], bool) -> Result<u64, JournalError> + '_ {
-    |bytes, frees| match frees {
-        true => journal.append_reserved(bytes),
-        false => journal.append(bytes),
-    }
+) -> impl FnMut(&RecordBytes<'_>, bool) -> Result<u64, JournalError> + '_ {
+    |record, frees| journal.append_placed(record, frees)
 }

@@ -38,6 +38,13 @@ pub enum PageBytes {
     Zero,
     /// A block.
     Block(Box<[u8]>),
+    /// Those that a record of the journal has at a place, and is durable with.
+    Journaled {
+        /// The place.
+        place: u32,
+        /// The check sum of its bytes.
+        sum: u32,
+    },
 }
 
 /// Changes that are made together.
@@ -83,6 +90,14 @@ pub enum PageFileError {
         bytes: usize,
         /// The most bytes.
         max: usize,
+    },
+    /// The journal has a page's bytes no more, which are to be written then. Nothing has changed.
+    #[error("the journal has page {page} of group {group} no more")]
+    NotHeld {
+        /// Its group.
+        group: u32,
+        /// Its number.
+        page: u32,
     },
     /// A write or a sync failed: nothing that was not finished before can be trusted, and nothing is tried again.
     #[error("the page file has failed and takes nothing more: {0}")]

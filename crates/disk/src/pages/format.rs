@@ -1,7 +1,8 @@
 //! The bytes of a page file, and of the records in the journal that is its table. All numbers are little-endian; check sums are CRC-32C.
 //!
 //! ```text
-//! page file  0 magic "SPF1"   4 crc of 8..32   8 version   12 zero   16 disk id (16)   then zeroes; from 4096 on: a page at each place, 1, 2, ...
+//! page file  0 magic "SPF1"   4 crc of 8..32   8 version   12 places for the journal
+//!           16 disk id (16)   then zeroes; from 4096 on: a page at each place, 1, 2, ...
 //!
 //! record     0 the first record of the members' journal that is still needed (8)
 //!            8 the first record of the table that is still needed once this one is there (8)
@@ -21,8 +22,8 @@ use super::mark::Sweep;
 use crate::device::BLOCK_BYTES;
 use crate::format::{DiskId, crc};
 
-/// The version of these bytes.
-pub const PAGES_VERSION: u32 = 1;
+/// The version of these bytes. In version 1 the journal has no places.
+pub const PAGES_VERSION: u32 = 2;
 
 const MAGIC: [u8; 4] = *b"SPF1";
 const HEADER_END: usize = 32;
@@ -34,25 +35,26 @@ const RECORD_HEAD: usize = 40;
 pub(crate) const CHANGE_HEAD: usize = 16;
 
 /// The header of a page file.
-pub(crate) fn header(disk: DiskId) -> Vec<u8> {
+pub(crate) fn header(disk: DiskId, journal_places: u32) -> Vec<u8> {
     let mut block = vec![0; BLOCK_BYTES];
     block[..4].copy_from_slice(&MAGIC);
     block[8..12].copy_from_slice(&PAGES_VERSION.to_le_bytes());
+    block[12..16].copy_from_slice(&journal_places.to_le_bytes());
     block[16..32].copy_from_slice(&disk.0);
     let sum = crc(&block[8..HEADER_END]);
     block[4..8].copy_from_slice(&sum.to_le_bytes());
     block
 }
 
-/// The version and the disk that a page file's header names, if it is whole.
-pub(crate) fn parse_header(block: &[u8]) -> Option<(u32, DiskId)> {
+/// The version, the disk and the places for the journal that a page file's header names, if it is whole.
+pub(crate) fn parse_header(block: &[u8]) -> Option<(u32, DiskId, u32)> {
     let sum = crc(block.get(8..HEADER_END)?);
     let is_whole = block[..4] == MAGIC && block[4..8] == sum.to_le_bytes();
     let mut at = &block[8..HEADER_END];
     let version = u32::from_le_bytes(take(&mut at)?);
-    let _: [u8; 4] = take(&mut at)?;
+    let journal_places = u32::from_le_bytes(take(&mut at)?);
     let disk = DiskId(take(&mut at)?);
-    is_whole.then_some((version, disk))
+    is_whole.then_some((version, disk, journal_places))
 }
 
 /// The place and the version of a page, as the table has them.
@@ -258,12 +260,12 @@ mod tests {
     #[test]
     fn the_bytes_of_a_table_of_pages_are_these() {
         let disk = DiskId(*b"a disk of a test");
-        let block = header(disk);
+        let block = header(disk, 9);
         assert_eq!(&block[..4], b"SPF1");
         assert_eq!(block[4..8], crc(&block[8..32]).to_le_bytes());
-        assert_eq!(&block[8..16], [1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&block[8..16], [2, 0, 0, 0, 9, 0, 0, 0]);
         assert_eq!(block[16..32], disk.0);
-        assert_eq!(parse_header(&block), Some((PAGES_VERSION, disk)));
+        assert_eq!(parse_header(&block), Some((PAGES_VERSION, disk, 9)));
         let label = Label {
             epoch: Epoch(3),
             seq: 4,

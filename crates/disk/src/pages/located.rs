@@ -5,6 +5,7 @@ use staves_model::mutant::{Mutant, planted};
 
 use crate::device::{BLOCK_BYTES, Device};
 use crate::format::crc;
+pub(super) use crate::placed::offset;
 
 /// A page that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +110,11 @@ impl Located {
         is_read && crc(into) == self.sum
     }
 
+    /// Returns whether it lies at this place.
+    pub fn is_at(self, place: u32) -> bool {
+        self.place == place
+    }
+
     /// Returns whether `next` lies right behind it.
     pub fn is_before(self, next: Located) -> bool {
         !self.is_zero() && self.place + 1 == next.place
@@ -134,9 +140,4 @@ impl Located {
         let is_good = |(page, bytes): (&Located, &[u8])| page.is_zero() || crc(bytes) == page.sum;
         Ok(pages.map(is_good).collect())
     }
-}
-
-/// The offset of a place in the page file.
-pub(super) fn offset(place: u32) -> u64 {
-    u64::from(place) * BLOCK_BYTES as u64
 }

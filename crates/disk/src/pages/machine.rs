@@ -14,7 +14,7 @@ use super::limits::{CHANGE_BYTES_MIN, ROOM_PART, SPARE_MIN, SPARE_PART, SWEPT_PE
 use super::located::Located;
 use super::mark::Sweep;
 use super::member::{StoredMember, StoredRow};
-use super::room::{bytes_with, check, kept_place, placed};
+use super::room::{bytes_with, check, journaled, kept_place, placed};
 use super::sweep::swept;
 use super::work::{PageWork, PagesPerformed};
 use crate::device::Device;
@@ -52,9 +52,10 @@ impl PageFile {
         self.journal_from
     }
 
-    /// Pages that have a place, and places that are free.
+    /// Pages that have a place, and places that other pages may have.
     pub fn places(&self) -> (u32, u32) {
-        (self.places.count(), self.places.free())
+        let used = self.places.count();
+        (used, self.places.for_pages().saturating_sub(used))
     }
 
     /// The most pages that one checkpoint takes, beside a small header, of a member whose pages have so many labels.
@@ -133,13 +134,19 @@ impl PageFile {
             let why = self.failed.get_or_insert(why.into());
             return Err(PageFileError::Failed(why.clone()));
         };
+        let journaled = journaled(&checkpoint);
         let work = self.work(checkpoint, &table);
         match work {
-            Ok((record, writes)) => Ok(PageWork {
-                table,
-                writes,
-                record,
-            }),
+            Ok((record, writes)) => {
+                for place in journaled {
+                    assert!(self.places.claim(place), "place {place} is another page's");
+                }
+                Ok(PageWork {
+                    table,
+                    writes,
+                    record,
+                })
+            }
             Err(full) => {
                 self.table = Some(table);
                 Err(full)
@@ -202,8 +209,7 @@ impl PageFile {
 
     /// Places that pages without one do not get: so many pages that have one can be written over at once, however full the disk is.
     pub fn spare_places(&self) -> u32 {
-        let all = self.places.count() + self.places.free();
-        (all / SPARE_PART).max(SPARE_MIN)
+        (self.places.for_pages() / SPARE_PART).max(SPARE_MIN)
     }
 
     /// The record of a checkpoint, the pages that are written before, and where the sweep goes on; `None` if it is done.
@@ -218,6 +224,7 @@ impl PageFile {
         let mut place = |page: &PageImage| match &page.bytes {
             PageBytes::Zero => (0, 0),
             PageBytes::Kept => placed(&self.members, page).unwrap_or((0, 0)),
+            PageBytes::Journaled { place, sum } => (*place, *sum),
             PageBytes::Block(bytes) => {
                 let place = kept_place(&self.members, page).or_else(|| fresh.next());
                 (place.unwrap_or(0), crc(bytes))

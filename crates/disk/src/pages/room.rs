@@ -35,7 +35,7 @@ pub(super) fn check(members: &Members, checkpoint: &Checkpoint) {
                 let row = stays.and_then(|member| member.row(page));
                 assert!(row.is_some(), "page {page} of {group} is not kept");
             }
-            PageBytes::Zero => {}
+            PageBytes::Zero | PageBytes::Journaled { .. } => {}
         }
         let known = members
             .get(&group)
@@ -67,6 +67,15 @@ pub(super) fn placed(members: &Members, image: &PageImage) -> Option<(u32, u32)>
 pub(super) fn kept_place(members: &Members, image: &PageImage) -> Option<u32> {
     let (place, _) = placed(members, image).filter(|_| planted(Mutant::PagesInPlace))?;
     Some(place)
+}
+
+/// The places of the journal that pages have from a checkpoint on.
+pub(super) fn journaled(checkpoint: &Checkpoint) -> Vec<u32> {
+    let place = |image: &PageImage| match image.bytes {
+        PageBytes::Journaled { place, .. } => Some(place),
+        _ => None,
+    };
+    checkpoint.pages.iter().filter_map(place).collect()
 }
 
 /// The bytes of the table's rows after a checkpoint, at most.

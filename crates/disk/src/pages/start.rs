@@ -49,6 +49,19 @@ impl PageFile {
     /// # Errors
     /// Those of the devices; one of them is too small.
     pub fn create(pages: &dyn Device, table: &dyn Device, disk: DiskId) -> io::Result<()> {
+        PageFile::create_with(pages, table, disk, 0)
+    }
+
+    /// The same of one in which so many places are for blocks of the journal's records, beside those for pages.
+    ///
+    /// # Errors
+    /// As [`PageFile::create`].
+    pub fn create_with(
+        pages: &dyn Device,
+        table: &dyn Device,
+        disk: DiskId,
+        journal_places: u32,
+    ) -> io::Result<()> {
         if pages.bytes() < 2 * BLOCK_BYTES as u64 {
             let small = format!(
                 "a page file of {} bytes has no room for a page",
@@ -63,7 +76,7 @@ impl PageFile {
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, small));
         }
-        pages.write(0, &header(disk))?;
+        pages.write(0, &header(disk, journal_places))?;
         pages.sync()?;
         Journal::create(table, disk)
     }
@@ -75,8 +88,8 @@ impl PageFile {
     pub fn open(pages: &dyn Device, table: &dyn Device) -> Result<PageFile, PagesOpenError> {
         let mut block = vec![0; BLOCK_BYTES];
         pages.read(0, &mut block).map_err(PagesOpenError::Read)?;
-        let (version, disk) = parse_header(&block).ok_or(PagesOpenError::NoHeader)?;
-        if version != PAGES_VERSION {
+        let (version, disk, held_max) = parse_header(&block).ok_or(PagesOpenError::NoHeader)?;
+        if !(1..=PAGES_VERSION).contains(&version) {
             return Err(PagesOpenError::Version(version));
         }
         // Before anything is written to it.
@@ -85,7 +98,12 @@ impl PageFile {
         }
         let end = (pages.bytes() / BLOCK_BYTES as u64).min(PLACES_END);
         #[allow(clippy::cast_possible_truncation)] // PLACES_END
-        let places = FreePlaces::new(end as u32);
+        let end = end as u32;
+        if held_max > 0 && held_max >= end / 2 {
+            let what = format!("{held_max} of {end} places are for the journal");
+            return Err(PagesOpenError::Contradiction(what));
+        }
+        let places = FreePlaces::new(end, held_max);
         let mut file = PageFile {
             disk,
             members: Default::default(),

@@ -3,7 +3,7 @@
 use super::{BLOCK, BLOCK_BYTES, BYTES, DISK, commit, filled, made, opened};
 use crate::faulty::FaultyDevice;
 use crate::format::{JournalHeader, RING_OFFSET};
-use crate::{Device, Journal, OpenError};
+use crate::{Device, Journal, OpenError, VERSION};
 
 #[test]
 fn one_whole_header_is_enough_and_none_is_an_error() {
@@ -44,6 +44,7 @@ fn an_old_header_does_not_hide_what_came_after_it() {
 
 fn header() -> JournalHeader {
     JournalHeader {
+        version: VERSION,
         disk: DISK,
         generation: 9,
         life: 3,

@@ -78,6 +78,7 @@ impl Kept {
                 PageBytes::Block(bytes) => Some(bytes.clone()),
                 PageBytes::Zero => None,
                 PageBytes::Kept => self.pages[&at].1.clone(),
+                PageBytes::Journaled { .. } => unreachable!("no journal is beside it"),
             };
             self.pages.insert(at, (image.version.clone(), bytes));
         }

@@ -26,6 +26,8 @@ fn planted_bugs_are_found() {
         row(UnsavedLetGo, pair, "LOST"),
         row(BadPagesClaimed, three, "NOT HEALED"),
         row(GivenUpUnsaid, swaps, "NOT HEALED"),
+        row(PlacedUnsynced, pair, "LOST"),
+        row(PlacedOfAnyLabel, pair, "LOST"),
         row(PageBeforeJournal, pair, "NOT HEALED"),
         row(RedoByNewestLabel, two_and_one, "LOST"),
         row(OneLabelLetsGo, two_and_one, "LOST"),

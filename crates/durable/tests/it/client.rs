@@ -89,7 +89,7 @@ impl Cluster {
         if member.usable_extents() < needed {
             member.want_extents(needed);
         }
-        let room = member.usable_extents() >= needed && member.admit(600).is_ok();
+        let has_extents = member.usable_extents() >= needed;
         let mut out = Effects::default();
         let (offset, bytes) = self.value(register);
         let run = Run {
@@ -99,6 +99,7 @@ impl Cluster {
         };
         let process = self.nodes[at].process.as_mut().expect("it serves");
         let member = process.members.get_mut(&group).expect("it serves");
+        let room = has_extents && member.admit(bytes.len().max(500) + 100).is_ok();
         if room && member.absent_in(&[run]).is_none() {
             let version = self.next_version;
             let request = version;
@@ -128,11 +129,20 @@ impl Cluster {
         self.answers();
     }
 
+    /// In every other run deltas put whole pages, and the journal has their places alone.
+    pub fn puts_pages(&self) -> bool {
+        self.m == 1 && self.seed % 2 == 1
+    }
+
     fn value(&mut self, register: u64) -> (u64, Vec<u8>) {
         self.next_version += 1;
-        let mut bytes = self.next_version.to_le_bytes().to_vec();
-        let long = self.rng.random_range(0..20);
-        bytes.resize(if long == 0 { 500 } else { 8 }, 0);
+        let version = self.next_version.to_le_bytes();
+        let bytes = match self.rng.random_range(0..20) {
+            0 => [&version[..], &[0; 492]].concat(),
+            // A whole page may go to the page file at once.
+            1..6 if self.puts_pages() => version.repeat(PAGE_BYTES / 8),
+            _ => version.to_vec(),
+        };
         (place(register), bytes)
     }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use staves_disk::DiskId;
 use staves_disk::faulty::FaultyDevice;
-use staves_durable::{DiskFiles, create, save, strike};
+use staves_disk::{DiskId, RecordBytes};
+use staves_durable::{DiskFiles, create_with, save, strike};
 use staves_group::{Effects, Event};
 use staves_model::{GroupId, MemberId, NodeId, PAGE_BYTES, Time};
 use staves_wire::group::{GroupEnvelope, GroupMessage};
@@ -20,6 +20,8 @@ use crate::process::{Process, Saver};
 const JOURNAL_BYTES: usize = 136 << 10;
 const TABLE_BYTES: usize = 1 << 20;
 pub const PAGES: usize = 96;
+/// Places of the page file that are for the journal.
+const JOURNAL_PLACES: usize = 24;
 pub const EXTENTS: u32 = 24;
 
 /// A node: its disk stays, the rest goes with its process.
@@ -85,10 +87,10 @@ pub fn new_files(node: u64, disks: u64, seed: u64, m: u8) -> DiskFiles<FaultyDev
     let seed = seed ^ (node << 20) ^ (disks << 40);
     let files = DiskFiles {
         journal: FaultyDevice::new(journal_bytes(m), seed),
-        pages: FaultyDevice::new((PAGES + 1) * PAGE_BYTES, seed + 1),
+        pages: FaultyDevice::new((PAGES + JOURNAL_PLACES + 1) * PAGE_BYTES, seed + 1),
         table: FaultyDevice::new(TABLE_BYTES, seed + 2),
     };
-    create(&files, disk_id(node, disks)).expect("an empty disk");
+    create_with(&files, disk_id(node, disks), JOURNAL_PLACES as u32).expect("an empty disk");
     files
 }
 
@@ -268,10 +270,8 @@ impl Cluster {
         process.journal.let_go(from);
         process.journal.want_room();
         let journal = &mut process.journal;
-        let mut append = |bytes: &[u8], frees: bool| match frees {
-            true => journal.append_reserved(bytes),
-            false => journal.append(bytes),
-        };
+        let mut append =
+            |record: &RecordBytes<'_>, frees: bool| journal.append_placed(record, frees);
         process.failed |= process.store.lock().append_waiting(&mut append).is_err();
         process.note_room();
     }

@@ -18,6 +18,7 @@ use crate::process::{Keeper, Process, RESIDENT_MAX, copy_forward, options};
 impl Cluster {
     /// A node's process starts from its disk.
     pub fn start(&mut self, at: usize) {
+        let least = self.pages_placed();
         let node = &mut self.nodes[at];
         // The disk may fail while it is opened: another attempt is made later.
         let opened = open(&node.files);
@@ -44,11 +45,19 @@ impl Cluster {
             )
         });
         let groups: Vec<GroupId> = self.directory.groups.keys().copied().collect();
-        node.process = Some(node.process(opened, life, &groups, self.now));
+        node.process = Some(node.process(opened, life, &groups, self.now, least));
         if !self.has_read(at) {
             return;
         }
         self.tell_map(at);
+    }
+
+    /// Deltas of so many whole pages have them in the page file.
+    fn pages_placed(&self) -> usize {
+        match self.puts_pages() {
+            true => 1,
+            false => usize::MAX,
+        }
     }
 
     /// False, and the node has ended, if it could not read a page: nothing that followed from that has left it.
@@ -137,12 +146,13 @@ impl Cluster {
             return;
         };
         self.give_up(at, life, &groups);
+        let least = self.pages_placed();
         let node = &mut self.nodes[at];
         note(|| format!("node {} swaps its disk as {life}", node.id));
         node.disks += 1;
         node.files = Arc::new(new_files(node.id, node.disks, self.seed, self.m));
         let opened = open(&node.files).expect("an empty disk");
-        node.process = Some(node.process(opened, life, &groups, self.now));
+        node.process = Some(node.process(opened, life, &groups, self.now, least));
         self.tell_map(at);
     }
 
@@ -189,8 +199,10 @@ impl Node {
         life: Incarnation,
         groups: &[GroupId],
         now: Time,
+        least: usize,
     ) -> Process {
         let disk_room = Arc::new(DiskRoom::default());
+        opened.store.place_from(least);
         let arena = Arena::sparse(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
         let mut process = Process {
             life,

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rand::Rng;
 use rand::rngs::SmallRng;
 use staves_disk::faulty::FaultyDevice;
-use staves_disk::{Commit, Device, Journal};
+use staves_disk::{Commit, Device, Journal, RecordBytes};
 use staves_durable::{DiskFiles, DiskStore, OpenedDisk, SaveDriver, read_kept, room_of};
 use staves_group::{DiskRoom, Effects, Event, Member, Options};
 use staves_model::{Epoch, GroupId, Incarnation, Label, Time};
@@ -98,13 +98,13 @@ pub fn copy_forward(
         }
         let mut splits = 3;
         // Some come to lie in other batches than those before them.
-        let mut append = |bytes: &[u8], _: bool| {
+        let mut append = |record: &RecordBytes<'_>, _: bool| {
             let commit = (splits > 0 && rng.random_bool(0.3)).then(|| journal.next_commit());
             if let Some(commit) = commit.flatten() {
                 splits -= 1;
-                journal.finish(commit.perform(&files.journal))?;
+                journal.finish(commit.perform_with(&files.journal, Some(&files.pages)))?;
             }
-            journal.append_reserved(bytes)
+            journal.append_placed(record, true)
         };
         let copied = store.copy_forward(*group, member.copy_forward(), &mut append);
         if copied.is_err() {
@@ -112,12 +112,16 @@ pub fn copy_forward(
         }
         for _ in 0..rng.random_range(0..4) {
             let commit = journal.next_commit();
-            let done = commit.map(|commit| journal.finish(commit.perform(&files.journal)));
+            let done = commit.map(|commit| {
+                journal.finish(commit.perform_with(&files.journal, Some(&files.pages)))
+            });
             if done.is_some_and(|done| done.is_err()) {
                 return false;
             }
             store.synced(journal.synced());
-            let mut append = |bytes: &[u8], _: bool| journal.append_reserved(bytes);
+            store.released(journal.released());
+            let mut append =
+                |record: &RecordBytes<'_>, _: bool| journal.append_placed(record, true);
             if store.append_waiting(&mut append).is_err() {
                 return false;
             }
@@ -190,10 +194,8 @@ impl Process {
     /// Appends what members have handed over.
     pub fn hand_over(&mut self, out: &mut Effects) {
         let journal = &mut self.journal;
-        let mut append = |bytes: &[u8], frees: bool| match frees {
-            true => journal.append_reserved(bytes),
-            false => journal.append(bytes),
-        };
+        let mut append =
+            |record: &RecordBytes<'_>, frees: bool| journal.append_placed(record, frees);
         let handed = self
             .store
             .lock()
@@ -204,10 +206,8 @@ impl Process {
     /// A member is gone, with all that is kept of it.
     pub fn end(&mut self, group: GroupId) {
         let journal = &mut self.journal;
-        let mut append = |bytes: &[u8], frees: bool| match frees {
-            true => journal.append_reserved(bytes),
-            false => journal.append(bytes),
-        };
+        let mut append =
+            |record: &RecordBytes<'_>, frees: bool| journal.append_placed(record, frees);
         self.failed |= self.store.lock().end(group, &mut append).is_err();
     }
 
@@ -235,13 +235,19 @@ impl Process {
             self.under_way = self.journal.next_commit();
             return;
         };
-        let done = self.journal.finish(commit.perform(&files.journal));
+        let done = self
+            .journal
+            .finish(commit.perform_with(&files.journal, Some(&files.pages)));
         self.failed |= done.is_err();
         if self.failed {
             return;
         }
         self.note_room();
-        let told = self.store.lock().synced(self.journal.synced());
+        let told = {
+            let mut store = self.store.lock();
+            store.released(self.journal.released());
+            store.synced(self.journal.synced())
+        };
         for (group, count) in told {
             if let Some(member) = self.members.get_mut(&group) {
                 member.step(now, Event::Synced(count), out, &mut |_, _| {});

@@ -6,9 +6,18 @@ use staves_store::{Full, Idle, NotKept};
 
 use super::{PageTable, UNWRITTEN, is_zero};
 use crate::kept_page::{KeptBytes, KeptPage};
+use crate::on_disk::ImageBytes;
 use crate::page_set::PageSet;
 
 impl PageTable {
+    /// A page's bytes, for the disk.
+    pub(crate) fn image(&self, page: u32) -> ImageBytes {
+        match self.pages.page(page) {
+            Some(bytes) if !is_zero(bytes) => ImageBytes::Block(bytes.into()),
+            _ => ImageBytes::Zero,
+        }
+    }
+
     /// A page is as the disk keeps it.
     pub(crate) fn install_kept(&mut self, kept: &KeptPage) -> Result<(), Full> {
         if kept.bytes == KeptBytes::Zero {

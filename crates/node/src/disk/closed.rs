@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_disk::{DiskId, FileDevice};
-use staves_durable::{DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create_files, open};
+use staves_durable::{
+    DiskFiles, DiskOpenError, DiskSizes, OpenedDisk, create_files, open, open_pages_again,
+};
 use staves_model::{Claim, ClusterId, NodeId};
 use staves_net::read_small_file;
 use staves_store::Residency;
@@ -28,6 +30,8 @@ const OPEN_LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct ClosedDisk {
     pub(crate) opened: OpenedDisk,
     pub(super) files: DiskFiles<FileDevice>,
+    /// The page file once more, for the journal's thread.
+    pub(super) placed: FileDevice,
     /// The cluster and the node that it is of.
     pub(crate) owner: Option<(ClusterId, NodeId)>,
     pub(super) folder: PathBuf,
@@ -62,6 +66,7 @@ impl ClosedDisk {
         let began = Instant::now();
         let owner = read_owner(&folder)?;
         let files = open_files(&folder).map_err(wrong)?;
+        let placed = open_pages_again(&folder).map_err(wrong)?;
         let mut opened = open(&files).map_err(wrong)?;
         if folder.join(SUSPECT).exists() {
             tracing::warn!(path = %path(), "a page of the disk could not be read: all are looked at");
@@ -72,6 +77,12 @@ impl ClosedDisk {
                 let _ = std::fs::remove_file(folder.join(SUSPECT));
             }
         }
+        for group in &opened.rotten {
+            tracing::warn!(
+                path = %path(), %group,
+                "bytes of the journal's records of a bucket have rotted: it is filled anew from other nodes, if those have it"
+            );
+        }
         let (pages, free) = opened.store.page_file().places();
         tracing::info!(
             path = %path(), buckets = opened.members.len(), dropped = opened.dropped.len(), pages, free,
@@ -81,6 +92,7 @@ impl ClosedDisk {
         Ok(ClosedDisk {
             opened,
             files,
+            placed,
             owner,
             folder,
         })

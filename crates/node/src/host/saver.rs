@@ -34,7 +34,7 @@ pub(crate) fn drive(
 ) -> std::io::Result<()> {
     let (weak, host) = (Arc::downgrade(disk), Arc::downgrade(host));
     let told = move |outcome: Result<u64, &str>| tell(&weak, &host, outcome);
-    let committer = Committer::start(driven.journal, driven.device, told)?;
+    let committer = Committer::start_with(driven.journal, driven.device, Some(driven.pages), told)?;
     let fresh = disk.journal.set(committer).is_ok();
     debug_assert!(fresh, "a journal is driven once");
     Ok(())
@@ -52,8 +52,12 @@ fn tell(disk: &Weak<NodeDisk>, host: &Weak<Host>, outcome: Result<u64, &str>) {
     let told = {
         let mut store = disk.store.lock();
         let told = store.synced(synced);
+        let journal = disk.journal.get();
+        if let Some(journal) = journal {
+            store.released(journal.look(|journal| journal.released()));
+        }
         if store.waits()
-            && let Some(journal) = disk.journal.get()
+            && let Some(journal) = journal
         {
             let appended = store.append_waiting(&mut append_to(journal));
             disk.note(appended);
@@ -151,7 +155,7 @@ impl Saver<'_> {
         for (group, only_for_room) in self.due(journal, is_late) {
             // Behind the records of another, which cannot be let go now, it would free nothing, and take room.
             let is_oldest = self.with_store(|store| store.is_oldest(group));
-            let for_room = is_oldest && is_full(journal);
+            let for_room = is_oldest && self.is_full(journal);
             if only_for_room && !for_room {
                 continue;
             }
@@ -195,7 +199,7 @@ impl Saver<'_> {
 
     /// Members that are to be saved now, those first whose records lie furthest back; and whether for the sake of the journal's room alone.
     fn due(&mut self, journal: &Committer, is_late: bool) -> Vec<(GroupId, bool)> {
-        let is_full = is_full(journal);
+        let is_full = self.is_full(journal);
         let groups: Vec<GroupId> = self.with_store(|store| store.groups().collect());
         let mut due = Vec::new();
         for group in groups {
@@ -212,6 +216,12 @@ impl Saver<'_> {
         }
         self.with_store(|store| due.sort_by_key(|(group, _)| store.needed_from_of(*group)));
         due
+    }
+
+    /// The journal is to let go of records, for the sake of its ring or of places in the page file.
+    fn is_full(&mut self, journal: &Committer) -> bool {
+        let is_full = taken(journal) > journal.look(|journal| journal.ring_bytes()) / FULL_PART;
+        is_full || self.with_store(|store| store.is_short_of_places())
     }
 
     fn look_at(&mut self, group: GroupId, look: impl FnOnce(&mut Member)) {
@@ -254,10 +264,6 @@ fn note(outcome: Result<(), SaveError>) -> Result<(), String> {
         }
         outcome => outcome.map_err(|error| error.to_string()),
     }
-}
-
-fn is_full(journal: &Committer) -> bool {
-    taken(journal) > journal.look(|journal| journal.ring_bytes()) / FULL_PART
 }
 
 /// Bytes of the ring that hold records.
