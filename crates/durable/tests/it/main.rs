@@ -8,5 +8,6 @@ mod directory;
 mod files;
 mod healing;
 mod nodes;
+mod placed;
 mod process;
 mod storms;

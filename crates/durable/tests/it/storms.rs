@@ -231,7 +231,7 @@ fn nothing_acknowledged_is_lost_by_two_copies_of_three_nodes() {
         steps: 1500,
         swaps: false,
     };
-    let acked = storms(2_000_130, 20, weather);
+    let acked = storms(3_001_280, 20, weather);
     assert!(acked > 150, "{acked} writes");
 }
 
