@@ -1,4 +1,4 @@
-//! Why a journal takes no record.
+//! The errors of a journal that takes no record.
 
 /// A record that was not taken.
 #[derive(Debug, thiserror::Error)]

@@ -82,7 +82,7 @@ fn a_journal_is_made_whole_or_not_at_all() {
     }
 }
 
-/// What passes the system's memory by, in whole blocks or not, is read back as what goes through it.
+/// Bytes that pass the system's memory by, in whole blocks or not, are read back as those that go through it.
 #[test]
 fn what_is_written_past_the_memory_of_the_system_is_what_is_read() {
     let folder = tempfile::tempdir().expect("a folder");
