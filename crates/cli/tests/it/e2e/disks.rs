@@ -155,13 +155,13 @@ fn write_half(client: &mut NbdClient, version: u64) {
     }
 }
 
-/// Writes the volume `busy`, again and again, as many bytes as that.
+/// Writes the volume `busy`, again and again, as many bytes as that. Each write is shorter than those whose pages the journal has not.
 fn write_much(port: u16, bytes: u64) {
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut busy = NbdClient::connect(address, "busy").expect("it connects");
-    let piece = vec![7; 1 << 20];
-    for at in (0..24).cycle().take(bytes as usize >> 20) {
-        busy.write(at << 20, &piece).expect("written");
+    let piece = vec![7; 60 << 10];
+    for at in (0..24 << 4).cycle().take(bytes as usize / piece.len() + 1) {
+        busy.write(at << 16, &piece).expect("written");
     }
 }
 
