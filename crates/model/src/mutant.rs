@@ -254,9 +254,9 @@ mutants! {
         OneLabelLetsGo = 1164,
         TruncatedByFirstStream = 1165,
         OtherBucketsPagesKept = 1166,
-        SharedPlaceOverwritten = 1171,
-        CopyFencesNothing = 1172,
-        DropFreesShared = 1173,
+        SharedPlaceOverwritten = 1181,
+        CopyFencesNothing = 1182,
+        DropFreesShared = 1183,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [
