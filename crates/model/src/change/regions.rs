@@ -227,21 +227,27 @@ impl ClusterMap {
             .then_some(writer)
     }
 
+    /// Sets the state of some stretches of a region. That is of their groups: images that have them, too, say the same.
     fn set_stretches(
         &mut self,
         name: &str,
         state: StretchState,
         which: impl Fn(&Stretch) -> bool,
     ) -> Result<Outcome, Refusal> {
-        let (pool, _, mut region) = self.region_to_change(name)?;
-        let before = region.stretches.clone();
-        let set = region.stretches.iter_mut().filter(|s| which(s));
-        set.for_each(|stretch| stretch.state = state);
-        if region.stretches == before {
-            return Ok(Outcome::Unchanged);
+        let (pool, _, region) = self.region_to_change(name)?;
+        let set = region.stretches.iter().filter(|s| which(s));
+        let set: BTreeSet<GroupId> = set.map(|stretch| stretch.first).collect();
+        let regions = self.regions_of(pool).iter_mut();
+        let stretches = regions.flat_map(|region| &mut region.stretches);
+        let mut is_other = false;
+        for stretch in stretches.filter(|s| set.contains(&s.first)) {
+            is_other |= stretch.state != state;
+            stretch.state = state;
         }
-        *self.region_mut(pool, name) = region;
-        self.moved(Outcome::Done)
+        match is_other {
+            true => self.moved(Outcome::Done),
+            false => Ok(Outcome::Unchanged),
+        }
     }
 
     pub(super) fn delete_region(&mut self, name: &str) -> Result<Outcome, Refusal> {

@@ -2,6 +2,7 @@
 
 use super::super::*;
 use crate::image::{IMAGES_MAX, ImageState};
+use crate::region::StretchState;
 use crate::testing::*;
 
 fn with_volumes() -> ClusterMap {
@@ -291,4 +292,27 @@ fn a_map_with_images_is_read_as_it_was_stored_and_not_from_a_part_of_it() {
         let read = postcard::from_bytes::<ClusterMap>(&bytes[..cut]);
         assert!(read.is_err(), "{cut}");
     }
+}
+
+/// Regression: the groups of a part that was first written to after it was copied took no writes, for the copy had them as empty.
+#[test]
+fn a_part_that_is_first_written_to_is_so_in_all_copies_that_have_its_groups() {
+    let mut map = with_volumes();
+    snapshot(&mut map, "v", "one");
+    make(&mut map, &copy(&[("v@one", "c")], ImageKind::Clone));
+    end(&mut map, true);
+    let states = |map: &ClusterMap| {
+        ["v", "v@one", "c", "w"]
+            .map(|name| map.region_named(name).expect("there").1.stretches[0].state)
+    };
+    assert_eq!(states(&map), [StretchState::Empty; 4]);
+    let written = Change::WriteRegion {
+        region: id(&map, "c"),
+        offsets: 0..1,
+    };
+    make(&mut map, &written);
+    let [v, one, c, w] = states(&map);
+    assert_eq!([v, one, c], [StretchState::Written; 3]);
+    assert_eq!(w, StretchState::Empty);
+    assert_eq!(map.apply(None, &written), Ok(Outcome::Unchanged));
 }
