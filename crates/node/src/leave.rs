@@ -29,6 +29,8 @@ const FILES_PART: u32 = 5;
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// At most this part of the time that a stop may take goes into that.
 const LEAVE_PART: u32 = 3;
+/// The time that other nodes, of which none is up, have to come back before what this one serves goes with it.
+const OTHERS_COME: Duration = Duration::from_secs(5);
 /// A newer map that is known to be there is waited for as long as this before the directory is asked again.
 const MAP_COMES: Duration = Duration::from_millis(50);
 /// The pause before a returned node asks again to be given buckets.
@@ -41,8 +43,8 @@ const MARK: &str = "leaving";
 pub(crate) async fn leave(running: &Running) {
     let until = Instant::now() + running.stop_ms;
     let leave_timeout = leave_timeout(running.stop_ms);
-    let map = running.directory.map().borrow().clone();
     let me = running.host.life.node;
+    let map = once_others_are_up(running, me).await;
     // Who is drained already stays so, and has handed over what could be.
     let drained_before = map.nodes.get(&me).is_some_and(|n| n.draining);
     let has = serves(&map, running) || has_files(&map, running);
@@ -90,6 +92,22 @@ where
 {
     while !given_up() && !attempt().await {
         tokio::time::sleep(REST).await;
+    }
+}
+
+/// The map, once other nodes are up: where they are restarted one after another without a wait, all of them can be on their way for a
+/// moment, and what this one serves would be lost with it. If they stay away, all of the cluster stops.
+async fn once_others_are_up(running: &Running, me: NodeId) -> Arc<ClusterMap> {
+    let mut maps = running.directory.map();
+    let map = maps.borrow_and_update().clone();
+    if others_up(&map, me) || map.nodes.len() < 2 || !serves(&map, running) {
+        return map;
+    }
+    let patience = OTHERS_COME.min(running.stop_ms / LEAVE_PART);
+    let others = maps.wait_for(|map| others_up(map, me));
+    match tokio::time::timeout(patience, others).await {
+        Ok(Ok(map)) => map.clone(),
+        _ => map,
     }
 }
 

@@ -36,6 +36,7 @@ mod nfs;
 mod out_of_memory;
 mod readers;
 mod recovery;
+mod restarts;
 mod resting;
 mod scrub;
 mod secrets;
