@@ -26,6 +26,7 @@ fn the_last_node_waits_a_moment_for_those_that_are_on_their_way() {
         last.try_wait().expect("a child").is_some()
     });
     cluster.up(2);
+    cluster.wait_for("the first node answers", 0, |_| true);
     for i in 0..50 {
         let ran = cluster.run(0, &["cache", "get", &format!("key:{i}")]);
         assert_eq!(ran.stdout.trim(), "1", "key:{i}: {}", ran.stderr);
