@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use staves_disk::{
@@ -13,6 +14,7 @@ use staves_disk::{
 use staves_group::{RecoveredMember, Recovery};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, GroupId};
+use staves_store::Arena;
 use staves_wire::group::{JournalRecord, MemberRecord};
 
 use crate::store::DiskStore;
@@ -281,6 +283,16 @@ pub fn open<D: Device>(files: &DiskFiles<D>) -> Result<OpenedDisk, DiskOpenError
 }
 
 impl OpenedDisk {
+    /// Has each member hold the extents of an arena that it needs, before others may take them. Those of which there are too few.
+    pub fn hold(&mut self, arena: &Arc<Arena>) -> Vec<GroupId> {
+        let store = &self.store;
+        let held = |(group, member): (&GroupId, &mut RecoveredMember)| {
+            let is_held = member.hold(arena, store.kept_pages(*group));
+            (!is_held).then_some(*group)
+        };
+        self.members.iter_mut().filter_map(held).collect()
+    }
+
     /// Reads every page: how many are bad.
     pub fn check<D: Device>(&mut self, files: &DiskFiles<D>) -> usize {
         let mut all = 0;

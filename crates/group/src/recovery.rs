@@ -7,6 +7,7 @@
 //! promises nothing until an open map lists this life of its node.
 
 mod copied;
+mod held;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{Epoch, Group, GroupId, MemberId, MemberSlot, Time};
-use staves_store::{Arena, Budget, EXTENT_PAGES};
+use staves_store::{Arena, Budget, EXTENT_PAGES, Extent};
 use staves_wire::DecodeError;
 use staves_wire::group::{Delta, JournalRecord, MemberRecord, MemberSnapshot};
 
@@ -47,11 +48,13 @@ pub enum RecoveryError {
     },
     /// There is less memory than its pages need.
     #[error(
-        "its pages need {extents} extents of 256 KiB, and the pool's budget at this node or its memory has fewer"
+        "its pages need {extents} extents of 256 KiB, and this node has no room for them: {room}"
     )]
     NoMemory {
         /// Extents that are needed.
         extents: u32,
+        /// The room of its pool and its disk, in words.
+        room: String,
     },
 }
 
@@ -68,6 +71,8 @@ pub struct RecoveredMember {
     snapshot: MemberSnapshot,
     streams: Vec<Stream>,
     from: u64,
+    /// Extents that are its own already ([`RecoveredMember::hold`]).
+    held: Vec<Extent>,
 }
 
 impl Recovery {
@@ -165,6 +170,7 @@ impl RecoveredMember {
             snapshot,
             streams,
             from,
+            held: Vec::new(),
         })
     }
 
@@ -238,10 +244,13 @@ impl Member {
     ) -> Result<Member, RecoveryError> {
         let mut member = Member::new(options, id, me, arena, budget);
         let RecoveredMember {
-            snapshot, streams, ..
+            snapshot,
+            streams,
+            held,
+            ..
         } = recovered;
-        // All that was reserved beyond what its pages need is asked for again by who writes.
-        let pages = member.new_pages(snapshot.join);
+        let mut pages = member.new_pages(snapshot.join);
+        pages.adopt(held);
         let shape = Shape {
             m: streams.len(),
             slot: snapshot.slot,
@@ -304,15 +313,17 @@ fn fill(
 
 fn reserve_more(table: &mut PageTable) -> Result<(), RecoveryError> {
     let extents = table.pages().reserved() + 1;
-    match table.pages_mut().reserve(extents) {
+    match table.pages_mut().reserve_kept(extents) {
         true => Ok(()),
-        false => Err(RecoveryError::NoMemory { extents }),
+        false => Err(no_memory(table)),
     }
 }
 
 fn no_memory(table: &PageTable) -> RecoveryError {
-    let extents = table.pages().reserved() + 1;
-    RecoveryError::NoMemory { extents }
+    RecoveryError::NoMemory {
+        extents: table.pages().reserved() + 1,
+        room: table.pages().room(),
+    }
 }
 
 impl MemberState {
@@ -345,13 +356,15 @@ impl MemberState {
             // Nobody asks for what all have synced.
             s.purge(s.purgeable);
         }
-        // With m > 1 a reservation bounds offsets: it reaches to the last page that was ever written.
+        // With m > 1 a reservation bounds offsets: it reaches to the last page that was ever written. What is beyond is asked for again by who writes.
         let table = &mut self.table;
-        let extents = table.end().div_ceil(EXTENT_PAGES);
-        let is_enough = shape.m == 1 || table.pages().reserved() >= extents;
-        match is_enough || table.pages_mut().reserve(extents) {
+        let extents = match shape.m {
+            1 => table.pages().used(),
+            _ => table.end().div_ceil(EXTENT_PAGES),
+        };
+        match table.pages_mut().reserve_kept(extents) {
             true => Ok(()),
-            false => Err(RecoveryError::NoMemory { extents }),
+            false => Err(no_memory(table)),
         }
     }
 }

@@ -252,7 +252,7 @@ impl PageTable {
         true
     }
 
-    /// Reserves what a delta needs and lacks. False if there is no memory for it.
+    /// Reserves what a delta needs and lacks that was acknowledged before its member came back from the disk. False if there is no memory for it.
     pub fn reserve_for(&mut self, runs: &[Run]) -> bool {
         // More than the runs can make exist.
         let of = |run: &Run| u64::from(run.len).div_ceil(EXTENT_BYTES as u64) + 1;
@@ -264,7 +264,7 @@ impl PageTable {
         let end = u32::try_from(ends.max().unwrap_or(0)).unwrap_or(u32::MAX);
         let most = self.pages.used().saturating_add(needed).max(end);
         while !self.has_room_for(runs) && self.pages.reserved() <= most {
-            if !self.pages.reserve(self.pages.reserved() + 1) {
+            if !self.pages.reserve_kept(self.pages.reserved() + 1) {
                 return false;
             }
         }

@@ -104,7 +104,7 @@ impl NodeDisk {
         failing: Arc<Notify>,
     ) -> Result<(Arc<NodeDisk>, DrivenJournal), NodeDiskError> {
         let ClosedDisk {
-            opened,
+            mut opened,
             files,
             placed,
             folder,
@@ -117,11 +117,15 @@ impl NodeDisk {
         } = files;
         let (used, free) = opened.store.page_file().places();
         let spare = opened.store.page_file().spare_places();
-        let places = u64::from((used + free).saturating_sub(spare));
-        let page_bytes = places * PAGE_BYTES as u64;
+        let page_bytes = u64::from((used + free).saturating_sub(spare)) * PAGE_BYTES as u64;
+        let arena = Arena::sparse(page_bytes).map_err(NodeDiskError::Arena)?;
+        // Members that are new here begin before all of them are taken over.
+        for group in opened.hold(&arena) {
+            tracing::warn!(%group, disk = %folder.display(), "the disk has less room than what is on it needs");
+        }
         let disk = NodeDisk {
             residency,
-            arena: Arena::sparse(page_bytes).map_err(NodeDiskError::Arena)?,
+            arena,
             folder,
             hand: AtomicU32::new(0),
             store: Mutex::new(opened.store),

@@ -45,6 +45,11 @@ impl Budget {
             .is_ok()
     }
 
+    /// Takes `extents` of what a disk has already, within the limit or not: nobody else gets any until enough came back.
+    pub fn take_kept(&self, extents: u32) {
+        self.taken.fetch_add(extents, Ordering::Relaxed);
+    }
+
     /// Gives back what was taken.
     pub fn give(&self, extents: u32) {
         let before = self.taken.fetch_sub(extents, Ordering::Relaxed);
@@ -58,6 +63,15 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_already_is_taken_beyond_the_limit() {
+        let budget = Budget::new(2);
+        budget.take_kept(3);
+        assert!(!budget.take(1), "nothing is left");
+        budget.give(2);
+        assert!(budget.take(1) && !budget.take(1));
+    }
 
     #[test]
     fn takes_all_or_nothing() {

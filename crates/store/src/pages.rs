@@ -98,6 +98,18 @@ impl Pages {
     /// Makes the reservation `extents`, or what is used if that is more, and returns true. If the budget
     /// or the arena does not have them, leaves it as it was and returns false.
     pub fn reserve(&mut self, extents: u32) -> bool {
+        self.reserve_of(extents, Budget::take)
+    }
+
+    /// The same for what a disk has already, or has promised to have: it is there, whether or not the budget still has room for it.
+    pub fn reserve_kept(&mut self, extents: u32) -> bool {
+        self.reserve_of(extents, |budget, more| {
+            budget.take_kept(more);
+            true
+        })
+    }
+
+    fn reserve_of(&mut self, extents: u32, take: impl Fn(&Budget, u32) -> bool) -> bool {
         let (now, then) = (self.reserved(), extents.max(self.used));
         if then <= now {
             let keep = (then - self.used) as usize;
@@ -106,7 +118,7 @@ impl Pages {
             self.budget.give(now - then);
             return true;
         }
-        if !self.budget.take(then - now) {
+        if !take(&self.budget, then - now) {
             return false;
         }
         let taken = self.arena.take(then - now, &mut self.spare);
@@ -114,6 +126,21 @@ impl Pages {
             self.budget.give(then - now);
         }
         taken
+    }
+
+    /// Extents of the arena that were held for what a disk has become reserved.
+    pub fn adopt(&mut self, held: Vec<Extent>) {
+        self.budget.take_kept(held.len() as u32);
+        self.spare.extend(held);
+    }
+
+    /// The room that there is for more, in words.
+    pub fn room(&self) -> String {
+        let (taken, limit) = (self.budget.taken(), self.budget.limit());
+        let (free, of) = (self.arena.free_extents(), self.arena.extents());
+        format!(
+            "{taken} of {limit} extents of its pool's share are taken, {free} of {of} of its disk are free"
+        )
     }
 
     /// Extents reserved, those in use among them.

@@ -204,6 +204,7 @@ impl Node {
         let disk_room = Arc::new(DiskRoom::default());
         opened.store.place_from(least);
         let arena = Arena::sparse(u64::from(EXTENTS) * EXTENT_BYTES as u64).expect("memory");
+        assert_eq!(opened.hold(&arena), []);
         let mut process = Process {
             life,
             members: BTreeMap::new(),
@@ -217,11 +218,15 @@ impl Node {
             failed: false,
             unread: Arc::default(),
         };
+        // Members that are new there may have taken all the rest before.
+        let (mut others, free) = (Vec::new(), process.arena.free_extents());
+        assert!(process.arena.take(free, &mut others) && process.budget.take(EXTENTS));
         for group in groups {
             let recovered = opened.members.remove(group);
             let member = self.member(&process, *group, recovered, now);
             process.members.insert(*group, member);
         }
+        process.budget.give(EXTENTS);
         process
     }
 

@@ -29,6 +29,7 @@ impl RecoveredMember {
             from: first.number,
             streams: Vec::with_capacity(snapshot.streams.len()),
             snapshot: snapshot.clone(),
+            held: Vec::new(),
         };
         for (stream, at) in snapshot.streams.iter().enumerate() {
             let first = copied.iter().find(|copied| copied.stream == stream);
