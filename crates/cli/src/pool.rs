@@ -45,6 +45,10 @@ pub enum Pool {
         /// Let a bucket that is lost whole wait for its members instead of starting empty
         #[arg(long)]
         wait_when_lost: bool,
+        /// Have writes wait while a bucket has fewer complete copies, instead of going on with less: 2 bears the loss of one node at any time (with parity: a
+        /// loss less than this is always borne)
+        #[arg(long, default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
+        min_copies: u8,
     },
     /// All pools
     List,
@@ -54,7 +58,7 @@ pub enum Pool {
         name: String,
     },
     /// Change a pool while it serves
-    #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["scheme", "memory"]))]
+    #[command(group = ArgGroup::new("what").required(true).multiple(true).args(["scheme", "memory", "min_copies"]))]
     Set {
         /// Its name
         name: String,
@@ -64,6 +68,9 @@ pub enum Pool {
         /// Memory that each node may give to it; of a pool on disk, room on its disk
         #[arg(long, value_name = "SIZE")]
         memory: Option<Size>,
+        /// Have writes wait while a bucket has fewer complete copies; 1 never waits
+        #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
+        min_copies: Option<u8>,
         /// Do not ask where a scheme without copies or parity is to bear no loss any more
         #[arg(long)]
         yes: bool,
@@ -122,9 +129,17 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             memory,
             buckets,
             wait_when_lost,
+            min_copies,
         } => {
             let pool_kind = kind_of(kind);
             let (scheme, buckets) = shape(&pool_kind, *scheme, *buckets)?;
+            if *min_copies > scheme.k + 1 {
+                let text = format!(
+                    "pool '{name}' cannot have writes wait for {min_copies} copies: with its scheme {scheme} choose from 1, which never waits, to {}",
+                    scheme.k + 1
+                );
+                return Err(Failure::Own(Own::Usage, text).into());
+            }
             cluster.propose(&Change::CreatePool {
                 name: name.clone(),
                 kind: pool_kind,
@@ -134,6 +149,9 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 buckets,
                 may_start_empty: *kind != KindName::Memory && !wait_when_lost,
             })?;
+            if *min_copies > 1 {
+                cluster.propose(&copies_min(name, *min_copies))?;
+            }
             let then = made(name, kind, scheme, buckets, *memory);
             print_result(
                 out,
@@ -147,8 +165,16 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             name,
             scheme,
             memory,
+            min_copies,
             yes,
-        } => set(cluster, name, (*scheme, *memory), *yes, out),
+        } => {
+            let wanted = Wanted {
+                scheme: *scheme,
+                memory: *memory,
+                min_copies: *min_copies,
+            };
+            set(cluster, name, &wanted, *yes, out)
+        }
         Pool::Delete { name, yes } => delete(cluster, name, *yes, out),
     }
 }
@@ -196,13 +222,28 @@ fn made(name: &str, kind: &KindName, scheme: Scheme, buckets: u32, memory: Size)
     }
 }
 
+fn copies_min(pool: &str, copies: u8) -> Change {
+    Change::SetCopiesMin {
+        pool: pool.to_owned(),
+        copies,
+    }
+}
+
+/// What of a pool is to be changed.
+struct Wanted {
+    scheme: Option<Scheme>,
+    memory: Option<Size>,
+    min_copies: Option<u8>,
+}
+
 fn set(
     cluster: &Cluster,
     name: &str,
-    (scheme, memory): (Option<Scheme>, Option<Size>),
+    wanted: &Wanted,
     yes: bool,
     out: Format,
 ) -> anyhow::Result<()> {
+    let (scheme, memory) = (wanted.scheme, wanted.memory);
     let report = cluster.status()?;
     find_pool(&report, name)?;
     let map = cluster.map()?;
@@ -219,12 +260,21 @@ fn set(
         let holds = holds_usage(&map, &report.usage(), name, memory.0);
         holds.map_err(|refusal| Failure::Wire(ErrorCode::Refused, refusal.to_string()))?;
     }
-    let change = Change::SetPool {
+    let copies = wanted.min_copies.map(|copies| copies_min(name, copies));
+    let pool = (scheme.is_some() || memory.is_some()).then(|| Change::SetPool {
         name: name.to_owned(),
         scheme,
         node_budget_bytes: memory.map(|size| size.0),
-    };
-    cluster.propose(&change)?;
+    });
+    // Of both, the one first that the other may need.
+    let fewer = now.is_some_and(|now| scheme.is_some_and(|then| then.k < now.k));
+    let mut changes = [pool, copies];
+    if fewer {
+        changes.reverse();
+    }
+    for change in changes.iter().flatten() {
+        cluster.propose(change)?;
+    }
     let then = "copies come and go while it serves; see 'staves status'";
     let less = bears_less.map(|less| format!("pool '{name}' bears {less}"));
     let mut all: Vec<String> = less.into_iter().collect();
@@ -320,6 +370,13 @@ fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
                     "waits"
                 }
                 .into(),
+            ),
+            (
+                "writes wait for",
+                match pool.copies_min {
+                    0 | 1 => "nothing: they go on with one copy".into(),
+                    copies => format!("{copies} complete copies"),
+                },
             ),
             ("buckets", pool.buckets.to_string()),
             ("whole", pool.whole.to_string()),

@@ -1,6 +1,7 @@
 //! The machine: one node's part in one group, its inputs, and what a service asks of it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, MemberId, MemberSlot, NodeId, Revision, Time,
@@ -204,6 +205,12 @@ impl Member {
     /// The directory's entry by which it stands.
     pub fn view(&self) -> Option<&Arc<Group>> {
         self.state.as_ref().map(|s| &s.view)
+    }
+
+    /// Returns whether its group has fewer complete copies than updates may be made with.
+    pub fn lacks_copies(&self) -> bool {
+        let wanted = self.options.copies_min.load(Ordering::Relaxed);
+        wanted > 1 && self.view().is_some_and(|view| view.lacks_copies(wanted))
     }
 
     /// Returns whether the log has room for a delta of this weight.

@@ -1,6 +1,7 @@
 //! The state of a member, its options, and the context and the effects of a step.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use staves_model::{
@@ -72,6 +73,9 @@ pub struct Options {
     pub quiet_after: Option<Duration>,
     /// The moment at which an update may be answered.
     pub durability: Durability,
+    /// The complete copies of its group below which it takes no updates: members of a pool share it, and whoever drives them changes it. A group with m > 1 counts as many
+    /// as it may lose, and one.
+    pub copies_min: Arc<AtomicU8>,
     /// The journal that a member begins with.
     pub journal: Journal,
     /// The room of the node's journal, where members keep their bytes on a disk.
@@ -97,6 +101,7 @@ impl Default for Options {
             backfill_budget: Arc::new(Budget::new(u32::MAX)),
             quiet_after: None,
             durability: Durability::default(),
+            copies_min: Arc::new(AtomicU8::new(1)),
             journal: Journal::default(),
             disk_room: Arc::default(),
             kept_on: None,

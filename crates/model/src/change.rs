@@ -274,6 +274,13 @@ pub enum Change {
     },
     /// Strikes the region of a deleted image, or of a deleted volume that has some, once the buckets have nothing of it any more.
     ForgetImage(RegionId),
+    /// Has writes to a pool wait while a group has fewer complete copies.
+    SetCopiesMin {
+        /// The pool.
+        pool: String,
+        /// The copies; 1 for no wait.
+        copies: u8,
+    },
 }
 
 impl ClusterMap {
@@ -330,6 +337,7 @@ impl ClusterMap {
             } => self.copy_volumes(copies, *kind, *at_ms),
             Change::EndCopies { together, are_good } => self.end_copies(*together, *are_good),
             Change::ForgetImage(region) => self.forget_image(*region),
+            Change::SetCopiesMin { pool, copies } => self.set_copies_min(pool, *copies),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),
             Change::WriteRegion { region, offsets } => self.write_region(*region, offsets),

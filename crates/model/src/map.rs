@@ -325,6 +325,14 @@ pub fn whole_buckets(m: u8, members: &[Option<Member>], counts: impl Fn(&Member)
 // The mask above has a bit for each slot of a data or parity bucket.
 const _: () = assert!(crate::scheme::M_MAX + crate::scheme::PARITY_SLOTS <= 64);
 
+impl Group {
+    /// True if it has fewer complete copies than writes to its pool wait for ([`ClusterMap::copies_min`]). With m > 1 that many bear as many losses as copies would.
+    pub fn lacks_copies(&self, copies_min: u8) -> bool {
+        let complete = whole_buckets(self.m, &self.members, |_| true);
+        complete + 1 < usize::from(self.m) + usize::from(copies_min)
+    }
+}
+
 impl LastOpen {
     /// The slot of a member in the last open epoch.
     pub fn slot_of(&self, id: MemberId) -> Option<MemberSlot> {
@@ -360,7 +368,7 @@ pub struct ClusterMap {
     pub next_group: GroupId,
     /// The next incarnation to hand out, of any node.
     pub next_incarnation: Incarnation,
-    /// Limits and images of volumes. They stay the last: maps of before end here.
+    /// The tables of volumes and pools. They stay the last: maps of before end here.
     #[serde(
         default,
         skip_serializing_if = "VolumeTables::is_empty",
@@ -373,6 +381,11 @@ impl ClusterMap {
     /// A pool by name.
     pub fn pool_named(&self, name: &str) -> Option<&Pool> {
         self.pools.values().find(|p| p.name == name)
+    }
+
+    /// The complete copies of a group below which writes to a pool wait: with so many, no byte that is written is lost with one fewer nodes.
+    pub fn copies_min(&self, pool: PoolId) -> u8 {
+        self.volumes.copies_min.get(&pool).copied().unwrap_or(1)
     }
 
     /// The nodes that may hold buckets.

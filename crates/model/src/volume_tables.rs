@@ -1,8 +1,7 @@
-//! The tables of volumes that the map has beside their regions: limits, and images.
+//! The tables that the map has at its end: of volumes their limits and images, of pools their least copies.
 //!
-//! They lie at the map's end, by region, and not in the regions: postcard names no fields, and what was stored or sent before there were
-//! limits ends where they begin, or before there were images where those do. Such a map has none, and a map without any has the bytes that
-//! it had before.
+//! They lie at the map's end, by region or pool, and not in the regions and pools: postcard names no fields, and what was stored or sent before
+//! there was a table ends where it begins. Such a map has none of it, and a map without any has the bytes that it had before.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,41 +11,59 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde::ser::{SerializeTuple, Serializer};
 use serde::{Deserialize, Serialize};
 
-use crate::ids::RegionId;
+use crate::ids::PoolId;
 use crate::image::Images;
 use crate::volume_limit::VolumeLimits;
 
-/// The tables of volumes, by region.
+/// The tables of volumes, by region, and of pools.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct VolumeTables {
     /// The limits of those that have one.
     pub limits: VolumeLimits,
     /// Snapshots and clones, and what they were copied from while that is being deleted.
     pub images: Images,
+    /// The complete copies of a group below which writes wait, for pools where that is more than one.
+    pub copies_min: BTreeMap<PoolId, u8>,
 }
 
 impl VolumeTables {
     /// True if there is nothing in them.
     pub(crate) fn is_empty(&self) -> bool {
-        self.limits.is_empty() && self.images.is_empty()
+        self.count() == 0
+    }
+
+    /// The tables up to the last one that has something.
+    fn count(&self) -> usize {
+        let empty = [
+            self.limits.is_empty(),
+            self.images.is_empty(),
+            self.copies_min.is_empty(),
+        ];
+        let last = empty.iter().rposition(|is_empty| !is_empty);
+        last.map_or(0, |last| last + 1)
     }
 }
 
 impl Serialize for VolumeTables {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        if self.images.is_empty() {
-            return self.limits.serialize(to);
+        let count = self.count();
+        let mut tables = to.serialize_tuple(count)?;
+        if count > 0 {
+            tables.serialize_element(&self.limits)?;
         }
-        let mut tables = to.serialize_tuple(2)?;
-        tables.serialize_element(&self.limits)?;
-        tables.serialize_element(&self.images)?;
+        if count > 1 {
+            tables.serialize_element(&self.images)?;
+        }
+        if count > 2 {
+            tables.serialize_element(&self.copies_min)?;
+        }
         tables.end()
     }
 }
 
 /// Reads the tables at the end of a map; those are empty that it ends before.
 pub(crate) fn at_end<'de, D: Deserializer<'de>>(map: D) -> Result<VolumeTables, D::Error> {
-    map.deserialize_tuple(2, TablesVisitor)
+    map.deserialize_tuple(3, TablesVisitor)
 }
 
 struct TablesVisitor;
@@ -55,47 +72,50 @@ impl<'de> Visitor<'de> for TablesVisitor {
     type Value = VolumeTables;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("limits and images of volumes")
+        to.write_str("the tables of volumes and pools")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut tables: A) -> Result<VolumeTables, A::Error> {
         Ok(VolumeTables {
             limits: table(&mut tables)?,
             images: table(&mut tables)?,
+            copies_min: table(&mut tables)?,
         })
     }
 }
 
 /// The next table; empty if there is nothing.
-fn table<'de, A: SeqAccess<'de>, V: Deserialize<'de>>(
+fn table<'de, A: SeqAccess<'de>, K: Deserialize<'de> + Ord, V: Deserialize<'de>>(
     tables: &mut A,
-) -> Result<BTreeMap<RegionId, V>, A::Error> {
+) -> Result<BTreeMap<K, V>, A::Error> {
     let mut begins = false;
     let table = tables.next_element_seed(TableSeed(&mut begins, PhantomData));
     match table {
         Err(_) if !begins => Ok(BTreeMap::new()),
-        Ok(None) => Err(A::Error::custom("a table of volumes is missing")),
+        Ok(None) => Err(A::Error::custom("a table of the map is missing")),
         Ok(Some(table)) => Ok(table),
         Err(error) => Err(error),
     }
 }
 
 /// Reads a table, and notes that there is one.
-struct TableSeed<'a, V>(&'a mut bool, PhantomData<V>);
+struct TableSeed<'a, K, V>(&'a mut bool, PhantomData<(K, V)>);
 
-impl<'de, V: Deserialize<'de>> DeserializeSeed<'de> for TableSeed<'_, V> {
-    type Value = BTreeMap<RegionId, V>;
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> DeserializeSeed<'de>
+    for TableSeed<'_, K, V>
+{
+    type Value = BTreeMap<K, V>;
 
     fn deserialize<D: Deserializer<'de>>(self, table: D) -> Result<Self::Value, D::Error> {
         table.deserialize_map(self)
     }
 }
 
-impl<'de, V: Deserialize<'de>> Visitor<'de> for TableSeed<'_, V> {
-    type Value = BTreeMap<RegionId, V>;
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for TableSeed<'_, K, V> {
+    type Value = BTreeMap<K, V>;
 
     fn expecting(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        to.write_str("a table by volume")
+        to.write_str("a table by volume or pool")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {

@@ -24,7 +24,7 @@ mod ticker;
 mod waiter;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -149,6 +149,7 @@ pub(crate) struct PoolRoutes {
     /// Those of second members, with m > 1.
     pub(crate) seconds: Vec<Arc<Cell>>,
     pub(crate) budget: Arc<Budget>,
+    copies_min: Arc<AtomicU8>,
 }
 
 impl PoolRoutes {
@@ -379,7 +380,9 @@ impl Host {
 
     fn routes_by(&self, old: &Routes, map: Arc<ClusterMap>) -> Routes {
         let disk_bytes = self.disks.page_bytes();
-        if old.map.pools == map.pools && old.disk_bytes == disk_bytes {
+        let same_pools =
+            old.map.pools == map.pools && old.map.volumes.copies_min == map.volumes.copies_min;
+        if same_pools && old.disk_bytes == disk_bytes {
             let (pools, cells) = (old.pools.clone(), old.cells.clone());
             let unwritten = old.unwritten.clone();
             return Routes {
@@ -444,6 +447,11 @@ impl Host {
             }
             None => Arc::new(Budget::new(extents)),
         };
+        let copies_min = match old.pools.get(&pool.id) {
+            Some(known) => known.copies_min.clone(),
+            None => Arc::default(),
+        };
+        copies_min.store(map.copies_min(pool.id), Ordering::Relaxed);
         let cells = |disk| {
             let cell = move |id: &GroupId| {
                 let fresh = || Arc::new(Cell::new(*id, disk, self.lane(*id, disk)));
@@ -457,6 +465,7 @@ impl Host {
             cells: cells(DiskId::MEMORY).collect(),
             seconds: cells(DiskId::SECOND).filter(|_| may_have_two).collect(),
             budget,
+            copies_min,
         }
     }
 
@@ -524,8 +533,10 @@ impl Host {
             return None;
         }
         let service = self.service(pool.kind.service()?)?;
-        let budget = routes.pools.get(&pool.id)?.budget.clone();
+        let of_pool = routes.pools.get(&pool.id)?;
+        let budget = of_pool.budget.clone();
         let mut options = self.options.group.clone();
+        options.copies_min = of_pool.copies_min.clone();
         options.quiet_after = pool
             .may_start_empty
             .then_some(staves_model::planner::START_EMPTY_AFTER);

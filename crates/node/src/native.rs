@@ -301,6 +301,7 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
         change,
         Change::CreatePool { .. }
             | Change::SetPool { .. }
+            | Change::SetCopiesMin { .. }
             | Change::DeletePool { .. }
             | Change::Drain { .. }
             | Change::ForgetNode { .. }

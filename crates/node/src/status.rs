@@ -251,6 +251,9 @@ pub struct PoolStatus {
     pub node_budget_bytes: u64,
     /// True if a bucket that is lost whole starts empty.
     pub may_start_empty: bool,
+    /// The complete copies of a bucket below which writes to it wait; 1 if they never do. A coded pool counts as many as it may lose, and one.
+    #[serde(default)]
+    pub copies_min: u8,
     /// All buckets.
     pub buckets: u32,
     /// With all members, all complete.
@@ -279,6 +282,9 @@ pub struct PoolStatus {
     /// Buckets that no node holds, of groups that serve.
     #[serde(default)]
     pub waiting: Vec<WaitingBucket>,
+    /// Buckets that serve, and whose writes wait because they have fewer complete copies than that.
+    #[serde(default)]
+    pub unwritable: u32,
     /// Groups on disk that serve nobody until a node is back.
     #[serde(default)]
     pub awaited_disks: Vec<AwaitedDisks>,
@@ -511,7 +517,7 @@ impl StatusReport {
 
     fn judge(&self) -> State {
         let any = |count: fn(&PoolStatus) -> u32| self.pools.iter().any(|pool| count(pool) > 0);
-        if any(|pool| pool.lost + pool.unanswered)
+        if any(|pool| pool.lost + pool.unanswered + pool.unwritable)
             || self.undecided().is_some()
             || !self.full().is_empty()
         {
@@ -688,6 +694,8 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
         };
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
         status.unanswered += u32::from(late || waits::unanswered(map, group));
+        let serves = matches!(condition, Condition::Whole | Condition::Short);
+        status.unwritable += u32::from(serves && group.lacks_copies(status.copies_min));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(bears);
         match condition {
@@ -720,6 +728,8 @@ fn empty_status(map: &ClusterMap, pool: &Pool, parity_possible: u8) -> PoolStatu
         medium: pool.medium.word().into(),
         node_budget_bytes: pool.node_budget_bytes,
         may_start_empty: pool.may_start_empty,
+        copies_min: map.copies_min(pool.id),
+        unwritable: 0,
         buckets: pool.groups.len() as u32,
         whole: 0,
         short: 0,

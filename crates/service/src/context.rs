@@ -266,7 +266,9 @@ impl BucketContext {
             return;
         }
         let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
-        waiters.pop(stable, may_read, |token, answer| {
+        let may_write = !member.lacks_copies();
+        let may_leave = |read| if read { may_read } else { may_write };
+        waiters.pop(stable, may_leave, |token, answer| {
             out.answers.push((token, Ok(answer)));
         });
     }
@@ -275,7 +277,8 @@ impl BucketContext {
     pub(crate) fn may_leave(&self, now: Time, seq: u64, read: bool) -> bool {
         let safe = match read {
             true => self.member.releases(seq) && self.member.may_read(now),
-            false => seq <= self.member.stable(),
+            // A copy may have died since it was made.
+            false => seq <= self.member.stable() && !self.member.lacks_copies(),
         };
         safe && self.member.may_answer(now)
     }

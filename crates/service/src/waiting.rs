@@ -124,23 +124,28 @@ impl Waiters {
         self.by_seq.insert((seq, self.arrivals), waiter);
     }
 
-    /// Releases the answers that wait for nothing above `stable`, in order; reads only if `may_read`. The
-    /// others wait on, for a lease or for their deadline.
-    pub(crate) fn pop(&mut self, stable: u64, may_read: bool, mut give: impl FnMut(u64, Answer)) {
-        let mut without_lease = Vec::new();
+    /// Releases the answers that wait for nothing above `stable`, in order, as far as they may leave: those of reads (true), and of writes. The
+    /// others wait on, for a lease, for copies, or for their deadline.
+    pub(crate) fn pop(
+        &mut self,
+        stable: u64,
+        may_leave: impl Fn(bool) -> bool,
+        mut give: impl FnMut(u64, Answer),
+    ) {
+        let mut kept = Vec::new();
         while let Some(first) = self.by_seq.first_entry() {
             if first.key().0 > stable {
                 break;
             }
             let (place, waiter) = first.remove_entry();
-            if waiter.read && !may_read {
-                without_lease.push((place, waiter));
+            if !may_leave(waiter.read) {
+                kept.push((place, waiter));
                 continue;
             }
             self.bytes -= waiter.answer.value_bytes();
             give(waiter.token, waiter.answer);
         }
-        self.by_seq.extend(without_lease);
+        self.by_seq.extend(kept);
     }
 
     /// Removes the answers whose deadline has passed; their tokens, and whether they were reads.
@@ -278,11 +283,16 @@ mod tests {
         }
         let given = |waiters: &mut Waiters, stable, may_read| {
             let mut tokens = Vec::new();
-            waiters.pop(stable, may_read, |token, _| tokens.push(token));
+            waiters.pop(
+                stable,
+                |read| may_read || !read,
+                |token, _| tokens.push(token),
+            );
             tokens
         };
         assert_eq!(given(&mut waiters, 2, false), [10, 12]);
         assert_eq!(given(&mut waiters, 2, true), [11]);
+        waiters.pop(9, |_| false, |token, _| panic!("{token} has left"));
         assert_eq!(waiters.expire(Time(100)), [(13, true)]);
         assert_eq!(waiters.len(), 0);
     }

@@ -341,6 +341,22 @@ pub enum Refusal {
         with_unit(REGION_BUCKET_BYTES_MAX)
     )]
     BadBucketBytes { name: String, bytes: u64 },
+    #[error(
+        "pool '{name}' cannot have writes wait for {copies} copies: with its scheme {scheme} choose from 1, which never waits, to {most}"
+    )]
+    BadCopiesMin {
+        name: String,
+        scheme: Scheme,
+        copies: u8,
+        most: u8,
+    },
+    #[error("pool '{name}' cannot have writes wait for copies: nobody writes files")]
+    FilesAreNotWritten { name: String },
+    #[error(
+        "region '{name}' cannot be loaded: a load writes without parity, and writes to its pool wait for {copies} copies; write it without --load, \
+         or see 'staves pool set --min-copies 1'"
+    )]
+    LoadHasNoCopies { name: String, copies: u8 },
 }
 
 impl Refusal {

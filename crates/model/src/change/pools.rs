@@ -89,12 +89,37 @@ impl ClusterMap {
             });
         }
         check_scheme(name, scheme)?;
+        check_copies_min(name, scheme, self.copies_min(id))?;
         check_budget(name, budget)?;
         if (scheme, budget) == before {
             return Ok(Outcome::Unchanged);
         }
         let pool = self.pools.get_mut(&id).expect("looked up above");
         (pool.scheme, pool.node_budget_bytes) = (scheme, budget);
+        self.moved(Outcome::Done)
+    }
+
+    pub(super) fn set_copies_min(&mut self, name: &str, copies: u8) -> Result<Outcome, Refusal> {
+        let pool = self.known_pool(name)?;
+        let id = pool.id;
+        if pool.holdings().is_some() && copies > 1 {
+            return Err(Refusal::FilesAreNotWritten { name: name.into() });
+        }
+        check_copies_min(name, pool.scheme, copies)?;
+        if let Some(loaded) = pool.regions().iter().find(|r| r.is_loading())
+            && copies > 1
+        {
+            return Err(Refusal::RegionIsLoaded {
+                name: loaded.name.clone(),
+            });
+        }
+        if self.copies_min(id) == copies {
+            return Ok(Outcome::Unchanged);
+        }
+        match copies {
+            1 => self.volumes.copies_min.remove(&id),
+            _ => self.volumes.copies_min.insert(id, copies),
+        };
         self.moved(Outcome::Done)
     }
 
@@ -132,6 +157,20 @@ fn check_kind(
         }),
         _ if buckets.is_power_of_two() && buckets <= BUCKETS_MAX => Ok(()),
         _ => Err(Refusal::BadBuckets { name, buckets }),
+    }
+}
+
+/// With more than there are, writes would wait for ever.
+fn check_copies_min(name: &str, scheme: Scheme, copies: u8) -> Result<(), Refusal> {
+    let most = scheme.k + 1;
+    match (1..=most).contains(&copies) {
+        true => Ok(()),
+        false => Err(Refusal::BadCopiesMin {
+            name: name.to_owned(),
+            scheme,
+            copies,
+            most,
+        }),
     }
 }
 

@@ -98,9 +98,14 @@ impl ClusterMap {
         name: &str,
         load: Option<Range<u64>>,
     ) -> Result<Outcome, Refusal> {
-        let (_, m, region) = self.region_to_change(name)?;
+        let (pool, m, region) = self.region_to_change(name)?;
+        let copies = self.copies_min(pool);
         match load {
             Some(_) if region.volume.is_some() => Err(Refusal::IsVolume { name: name.into() }),
+            Some(_) if copies > 1 => Err(Refusal::LoadHasNoCopies {
+                name: name.into(),
+                copies,
+            }),
             Some(load) => {
                 let loaded = region.loadable(m, load).map(|(_, stretch)| stretch.first);
                 let loaded: BTreeSet<GroupId> = loaded.collect();
@@ -209,6 +214,9 @@ impl ClusterMap {
         let mut tables = std::mem::take(&mut self.volumes);
         tables.limits.retain(|id, _| self.region(*id).is_some());
         tables.images.retain(|id, _| self.region(*id).is_some());
+        tables
+            .copies_min
+            .retain(|id, _| self.pools.contains_key(id));
         self.volumes = tables;
     }
 

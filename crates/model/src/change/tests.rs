@@ -1,6 +1,7 @@
 //! Every rule of the map refuses what breaks it, and then nothing has changed.
 
 mod claims;
+mod copies_min;
 mod images;
 mod region_bytes;
 mod twice;

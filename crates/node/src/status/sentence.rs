@@ -146,6 +146,10 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
         }
     };
     let doubled = doubled(report, pool);
+    let unwritable = format!(
+        "with fewer than the {} complete copies that its writes wait for ('staves pool set --min-copies' changes that)",
+        pool.copies_min
+    );
     let cases = [
         (pool.lost, have_lost.as_str()),
         (pool.starting, "not begun yet"),
@@ -158,6 +162,7 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
             "moving on to new members",
         ),
         (pool.short, "short of complete copies"),
+        (pool.unwritable, &unwritable),
         (pool.doubled, &doubled),
     ];
     let of = |many: u32, what: &str| {

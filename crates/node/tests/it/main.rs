@@ -15,6 +15,7 @@ mod grpc_limits;
 mod grpc_sessions;
 mod grpc_volumes;
 mod hostile;
+mod least_copies;
 mod lives;
 mod loads;
 mod membership;

@@ -49,7 +49,8 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::ExtendRegion { .. }
         | Change::CopyVolumes { .. }
         | Change::EndCopies { .. }
-        | Change::ForgetImage(_) => false,
+        | Change::ForgetImage(_)
+        | Change::SetCopiesMin { .. } => false,
     }
 }
 
@@ -104,7 +105,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 33);
+    assert_eq!(script.tried.len(), 34);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -215,6 +216,14 @@ fn volumes(script: &mut Script) {
             bytes_per_second: None,
             burst_ms: 1000,
         }),
+    });
+    script.make(Change::SetCopiesMin {
+        pool: "memory".into(),
+        copies: 2,
+    });
+    script.make(Change::SetCopiesMin {
+        pool: "memory".into(),
+        copies: 1,
     });
     copies(script);
 }
