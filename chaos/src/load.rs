@@ -57,6 +57,10 @@ pub struct Shared {
     pub chunks: Load<ChunkLoad>,
     /// The load on the volume.
     pub volume: volume::VolumeLoad,
+    /// The load on a second one, where there are snapshots.
+    pub second_volume: volume::VolumeLoad,
+    /// Snapshots and clones of both.
+    pub images: volume::copies::ImageLoad,
     doors: Mutex<Vec<SocketAddr>>,
     /// Per node: until when it is excused from answering, in nanoseconds of the run.
     excused: Mutex<Vec<u64>>,
@@ -78,7 +82,9 @@ impl Shared {
         Arc::new(Shared {
             keys: Load::new(start),
             chunks: Load::new(start),
-            volume: volume::VolumeLoad::default(),
+            volume: volume::VolumeLoad::first(),
+            second_volume: volume::VolumeLoad::second(),
+            images: volume::copies::ImageLoad::default(),
             doors: Mutex::default(),
             excused: Mutex::default(),
             hangs: Mutex::default(),

@@ -28,6 +28,8 @@ enum Topic {
     Disks,
     /// Those with a volume.
     Volume,
+    /// Those with snapshots.
+    Snapshots,
     /// Those in which more is lost than any scheme bears.
     Losses,
     /// The same, whose nodes have two disks.
@@ -62,10 +64,12 @@ const fn episode(
     }
 }
 
-use Topic::{Any, Clocks, Cuts, Descriptors, DiskLosses, Disks, Files, Losses, Members, Volume};
+use Topic::{
+    Any, Clocks, Cuts, Descriptors, DiskLosses, Disks, Files, Losses, Members, Snapshots, Volume,
+};
 
 #[rustfmt::skip]
-const EPISODES: [Episode; 78] = [
+const EPISODES: [Episode; 83] = [
     episode(Any, 3, 1, 0, "kill a random node\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill the directory's leader\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill a random node\nafter 200ms restart it"),
@@ -137,6 +141,11 @@ const EPISODES: [Episode; 78] = [
     episode(Volume, 3, 1, 0, "kill the volume's door\ntake the volume over\nafter 3s restart it"),
     episode(Volume, 3, 1, 0, "isolate the volume's door\nafter 300ms take the volume over\nafter 4s heal"),
     episode(Volume, 3, 1, 0, "pause the volume's door\nafter 300ms take the volume over\nafter 3s heal"),
+    episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 60ms kill the lowest node\nafter 3s restart it"),
+    episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 60ms kill the directory's leader\nafter 3s restart it"),
+    episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 40ms pause the lowest node for 3s"),
+    episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 40ms isolate the volume's door for 3s"),
+    episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 50ms kill a random node\nafter 200ms snapshot the volume\nafter 3s restart it"),
     episode(DiskLosses, 5, 5, 0, "drain a disk of a random node\nafter 300ms kill every node\nafter 1s restart them\nwait until healthy\nresume that disk"),
     episode(DiskLosses, 5, 5, 0, "replace a disk of a random node\nafter 500ms kill every node\nrestart them"),
     episode(DiskLosses, 5, 5, 0, "fail a disk of a random node\nafter 300ms kill every node\nafter 500ms restart them\nwait until healthy\nremove that disk"),
@@ -176,15 +185,18 @@ impl Setting {
             1 => Losses,
             _ => Any,
         };
-        let (nodes, memory) = match (topic, rng.random_range(0..9)) {
+        let (nodes, memory) = match (topic, rng.random_range(0..11)) {
             (Any, 0) => (6, Some((4, 2, ""))),
             (Any, 1) => (7, Some((4, 2, ""))),
             (Any, 2) => (4, Some((2, 1, ""))),
             (Any, 3..5) => (4, Some((1, 1, ON_DISK))),
             (Any, 5..7) => (5, Some((1, 2, ON_DISK))),
+            (Any, 7) => (4, Some((2, 1, ON_DISK))),
+            (Any, 8) => (7, Some((4, 2, ON_DISK))),
             (Any, _) => ([3, 3, 4, 5, 7].choose(rng).copied().unwrap_or(5), None),
             (Losses, 0..3) => (5, Some((1, 1, ON_DISK))),
             (Losses, 3..5) => (5, Some((1, 2, ON_DISK))),
+            (Losses, 5..7) => (5, Some((2, 1, ON_DISK))),
             _ => (5, None),
         };
         if let Some((m, k, medium)) = memory {
@@ -193,8 +205,14 @@ impl Setting {
         let mut topics = vec![topic];
         let is_on_disk = memory.is_some_and(|(.., medium)| medium == ON_DISK);
         let of_disks = if topic == Losses { DiskLosses } else { Disks };
-        for (words, unlocked) in [(", two disks", of_disks), (", volume", Volume)] {
-            if is_on_disk && rng.random_range(0..3) > 0 {
+        let of_pools_on_disk = [
+            (", two disks", of_disks),
+            (", volume", Volume),
+            (", snapshots", Snapshots),
+        ];
+        for (words, unlocked) in of_pools_on_disk {
+            let is_possible = unlocked != Snapshots || text.contains(", volume");
+            if is_on_disk && is_possible && rng.random_range(0..3) > 0 {
                 text += words;
                 // Each of the others' steps loses too little.
                 topics.extend((topic == Any || unlocked == DiskLosses).then_some(unlocked));

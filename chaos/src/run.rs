@@ -3,6 +3,7 @@
 mod disks;
 mod steps;
 mod volumes;
+mod who;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -212,6 +213,10 @@ impl Runner<'_> {
         if scenario.volume {
             clients.extend(volume::start(&self.shared, seed));
         }
+        if scenario.snapshots {
+            let program = &self.settings.program;
+            clients.extend(volume::copies::start(&self.shared, seed, program));
+        }
         clients
     }
 
@@ -300,18 +305,7 @@ impl Runner<'_> {
             self.staves(&[&create[..], &[&size]].concat())?;
             pools += &format!(", a region of {scheme} in {medium}");
         }
-        if self.scenario.volume {
-            let create = [
-                "volume",
-                "create",
-                volume::VOLUME,
-                "--pool",
-                "ram",
-                "--size",
-            ];
-            self.staves(&[&create[..], &[volume::VOLUME_SIZE]].concat())?;
-            pools += ", a volume";
-        }
+        pools += self.create_volumes()?;
         if self.scenario.files {
             let pool = ["pool", "create", files::NAME, "--kind", "files", "--memory"];
             self.staves(&[&pool[..], &[files::MEMORY]].concat())?;
@@ -515,15 +509,8 @@ impl Runner<'_> {
         if !self.scenario.only_files && !self.is_found() {
             self.read_all();
         }
-        if self.scenario.volume && !self.is_found() {
-            let until = Instant::now() + self.healing();
-            match volume::read_all(&self.shared, until) {
-                Ok(0) => self.tell("read all of the volume"),
-                Ok(silent) => self.wrong(format!(
-                    "{silent} places of the volume could not be read at the end"
-                )),
-                Err(error) => self.wrong(format!("the volume cannot be read: {error:#}")),
-            }
+        if !self.is_found() {
+            self.read_volumes();
         }
         Ok(())
     }
@@ -571,7 +558,7 @@ impl Runner<'_> {
         if !self.scenario.only_files {
             self.verdict.stall = judge::worst_stall(&records, from, to);
         }
-        self.judge_volume(folder, from, to)?;
+        self.judge_volumes(folder, from, to)?;
         let files = self.files.as_ref().map(Files::worst_stall);
         if let Some(stall) = files.filter(|stall| stall.length > self.verdict.stall.length) {
             self.verdict.stall = stall;

@@ -4,9 +4,10 @@
 //! # What it is about.
 //! 5 nodes, pool cache 1+2          first; more behind commas: '4 clients', '8 keys', 'counted keys',
 //!                                  'clocks apart' (monotonic ones), 'wall clocks apart', 'few descriptors',
-//!                                  'memory 4+2' (a region, too), 'memory 1+1 on disk' (nothing of it may ever be lost), 'files' (a dataset, and no clients but its
+//!                                  'memory 4+2' (a region, too), 'memory 1+1 on disk', 'memory 2+1 on disk' (nothing of it may ever be lost), 'files' (a dataset, and no clients but its
 //!                                  readers), 'files too' (a dataset beside the other clients), 'two disks' (each node has a second one, which can fail, in
-//!                                  a file system of its own), 'volume' (in memory's pool, with clients of both its doors),
+//!                                  a file system of its own), 'volume' (in memory's pool, with clients of both its doors), 'snapshots' (of that volume and a second
+//!                                  one, and clones, with a client that makes, reads and deletes them),
 //!                                  'wan 10ms one way' (between any two nodes), 'wan 10ms one way between zones of 2' (n1 and n2 are one); clients are near every node
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
@@ -21,10 +22,10 @@
 //! ```
 //!
 //! With 'two disks' there are 'add a disk to WHO', and 'fail', 'drain' ('and wait'), 'resume', 'replace' and 'remove' with 'a disk of WHO' (the newest), 'the first
-//! disk of WHO' (which never fails) or 'that disk' (of the last such step). With 'volume' there is 'take the volume over'.
+//! disk of WHO' (which never fails) or 'that disk' (of the last such step). With 'volume' there is 'take the volume over', with 'snapshots' also 'snapshot the volume'.
 //!
 //! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `a random follower`
-//! (not the leader), `the volume's door` (the node that it is written through), `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
+//! (not the leader), `the lowest node` (of those that are up the one with the least id, which makes copies of volumes), `the volume's door` (the node that it is written through), `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
 //! of them. `the clients` (and the mount beside them) can be cut off and isolated. A step with `for 3s` is undone after that
 //! time; the next begins then.
 
@@ -83,6 +84,8 @@ pub struct Scenario {
     pub two_disks: bool,
     /// There is a volume in that pool.
     pub volume: bool,
+    /// There is a second one, and snapshots and clones of both.
+    pub snapshots: bool,
     /// There is a dataset.
     pub files: bool,
     /// All clients read the dataset; there are no others.
@@ -170,6 +173,7 @@ fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
         "files" => !scenario.files,
         "two disks" => !scenario.two_disks,
         "volume" => !scenario.volume,
+        "snapshots" => !scenario.snapshots,
         "memory" => scenario.memory.is_none(),
         "memory on disk" => !scenario.on_disk,
         _ => !scenario.wall_clocks_apart,
@@ -177,6 +181,7 @@ fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
     let of_heading = [
         scenario.two_disks.then_some("memory on disk"),
         scenario.volume.then_some("memory"),
+        scenario.snapshots.then_some("volume"),
     ];
     let of_steps = scenario.steps.iter().filter_map(|s| s.action.wants());
     let mut wanted = of_heading.into_iter().flatten().chain(of_steps);
@@ -214,6 +219,7 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             }
             ["two", "disks"] => scenario.two_disks = true,
             ["volume"] => scenario.volume = true,
+            ["snapshots"] => scenario.snapshots = true,
             ["wan", t, "one", "way", ref zones @ ..] => scenario.wan = Some(wan(t, zones)?),
             ["files"] => (scenario.files, scenario.only_files) = (true, true),
             ["files", "too"] => scenario.files = true,
@@ -222,7 +228,7 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             ["few", "descriptors"] => scenario.few_descriptors = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, two disks, volume, files too, wan 10ms one way, wan 10ms one way between zones of 2, clocks apart, wall clocks apart, few descriptors'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, two disks, volume, snapshots, files too, wan 10ms one way, wan 10ms one way between zones of 2, clocks apart, wall clocks apart, few descriptors'"
                 ));
             }
         }

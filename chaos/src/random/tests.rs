@@ -34,12 +34,15 @@ fn the_grammar_reaches_all_of_its_words() {
         ", memory 2+1",
         ", memory 1+1 on disk",
         ", memory 1+2 on disk",
+        ", memory 2+1 on disk",
+        ", memory 4+2 on disk",
         ", files too",
         ", clocks apart",
         ", wall clocks apart",
         ", few descriptors",
         ", two disks",
         ", volume",
+        ", snapshots",
         FAR,
         "expect losses",
         "expect stalls at every node",
@@ -88,6 +91,7 @@ fn every_kind_of_fault_appears() {
         "disk replaced",
         "disk removed",
         "take-over of the volume",
+        "snapshot",
     ];
     let floods = floods.iter().filter_map(Action::fault);
     for kind in expected.into_iter().chain(floods) {
@@ -110,7 +114,7 @@ fn choices(who: &Who, nodes: usize, but: &[usize]) -> Vec<Vec<usize>> {
         Who::Random(n) => some(*n, 0),
         Who::VolumeDoor => some(1, 0),
         Who::Followers(n) => some(*n, 1),
-        Who::Leader => vec![vec![0]],
+        Who::Leader | Who::Lowest => vec![vec![0]],
         Who::Every => vec![(0..nodes).collect()],
         Who::Last => panic!("nothing is cut from 'it'"),
         Who::Clients => vec![Vec::new()],

@@ -1,15 +1,14 @@
-//! The steps of a run: who is meant, what is done to them, and how it is undone.
+//! The steps of a run: what is done to nodes, and how it is undone.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use rand::seq::IndexedRandom;
 
-use super::{HEALING, Runner};
+use super::Runner;
 use crate::lab::HUB;
 use crate::load::flood::Flood;
-use crate::nodes::{RESIDENT_MAX, status};
+use crate::nodes::RESIDENT_MAX;
 use crate::scenario::{Action, Step, Who};
 
 /// The bound on a node's orderly stop.
@@ -18,78 +17,6 @@ const STOPPING: Duration = Duration::from_secs(25);
 const DRAINING: Duration = Duration::from_secs(20);
 
 impl Runner<'_> {
-    /// The nodes of a step.
-    pub(super) fn resolve(&mut self, who: &Who) -> anyhow::Result<Vec<usize>> {
-        self.resolve_but(who, &[])
-    }
-
-    /// The nodes of a step; those that are chosen are none of `but`, if there are others.
-    fn resolve_but(&mut self, who: &Who, but: &[usize]) -> anyhow::Result<Vec<usize>> {
-        let mut running: Vec<usize> = self.nodes.running();
-        if running.iter().any(|at| !but.contains(at)) {
-            running.retain(|at| !but.contains(at));
-        }
-        let nodes = match who {
-            Who::Nodes(nodes) => nodes.clone(),
-            Who::Random(n) => running
-                .choose_multiple(&mut self.rng, *n)
-                .copied()
-                .collect(),
-            Who::Every => (0..self.nodes.count()).collect(),
-            Who::Last => self.last.clone(),
-            Who::Leader => vec![self.leader()?],
-            // It may have ended meanwhile.
-            Who::VolumeDoor => match self.shared.volume.door() {
-                at if running.contains(&at) => vec![at],
-                _ => running.choose(&mut self.rng).copied().into_iter().collect(),
-            },
-            Who::Followers(n) => {
-                let leader = self.leader()?;
-                running.retain(|at| *at != leader);
-                running
-                    .choose_multiple(&mut self.rng, *n)
-                    .copied()
-                    .collect()
-            }
-            Who::Clients => vec![HUB],
-        };
-        let known = |at: usize| at < self.nodes.count() || at == HUB;
-        if let Some(nobody) = nodes.iter().find(|at| !known(**at)) {
-            bail!("there is no n{}", nobody + 1);
-        }
-        if nodes.is_empty() {
-            bail!("nobody fits");
-        }
-        self.last = nodes.clone();
-        Ok(nodes)
-    }
-
-    /// The directory's leader, as soon as it is known.
-    fn leader(&self) -> anyhow::Result<usize> {
-        let until = Instant::now() + HEALING;
-        while Instant::now() < until {
-            for at in self.nodes.running() {
-                let Ok(said) = status(&self.lab.address(at)) else {
-                    continue;
-                };
-                let leader = said["nodes"].as_array().and_then(|nodes| {
-                    nodes.iter().find(|node| node["leads_directory"] == true)?["native"].as_str()
-                });
-                let place = |native: &str| {
-                    self.nodes
-                        .running()
-                        .into_iter()
-                        .find(|at| native == format!("{}:1600", self.lab.address(*at)))
-                };
-                if let Some(at) = leader.and_then(place) {
-                    return Ok(at);
-                }
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        bail!("nobody led the directory for {HEALING:?}")
-    }
-
     pub(super) fn act(&mut self, step: &Step) -> anyhow::Result<String> {
         match &step.action {
             Action::Kill(who) => {
@@ -166,6 +93,7 @@ impl Runner<'_> {
             Action::TakeBack(who) => self.command(who, &["resume"])?,
             Action::Disk { action, whose } => self.disk_step(*action, whose)?,
             Action::TakeOver => self.shared.volume.take_over(),
+            Action::Snapshot => self.shared.images.ask(),
             Action::Roll => {
                 for at in 0..self.nodes.count() {
                     self.stop(at)?;
@@ -212,6 +140,7 @@ impl Runner<'_> {
             | Action::Run
             | Action::Roll
             | Action::TakeOver
+            | Action::Snapshot
             | Action::Overwrite
             | Action::SetScheme(_) => String::new(),
             _ => format!("   [{}]", names.join(" ")),

@@ -20,6 +20,8 @@ pub enum Who {
     Last,
     /// All.
     Every,
+    /// Of those that are up, the one with the least id: what is to be done to volumes is done by it.
+    Lowest,
     /// The one through which the volume is written.
     VolumeDoor,
     /// Not nodes: where clients are.
@@ -47,6 +49,7 @@ pub enum Action {
     TakeBack(Who),
     Disk { action: DiskAction, whose: Whose },
     TakeOver,
+    Snapshot,
     Roll,
     SetScheme(String),
     Overwrite,
@@ -86,6 +89,7 @@ impl Action {
             Action::Drain { .. } => "drain",
             Action::Disk { action, .. } => action.fault(),
             Action::TakeOver => "take-over of the volume",
+            Action::Snapshot => "snapshot",
             Action::Roll => "rolling restart",
             Action::SetScheme(_) => "scheme change",
             Action::Overwrite => "overwriting",
@@ -109,6 +113,7 @@ impl Action {
             Action::SetClock { .. } => Some("wall clocks apart"),
             Action::Disk { .. } => Some("two disks"),
             Action::TakeOver => Some("volume"),
+            Action::Snapshot => Some("snapshots"),
             _ => None,
         }
     }
@@ -170,6 +175,7 @@ pub(super) fn action(words: &[&str]) -> Result<Action, String> {
             waits: false,
         },
         ("take", ["the", "volume", "over"]) => Action::TakeOver,
+        ("snapshot", ["the", "volume"]) => Action::Snapshot,
         ("take", [rest @ .., "back"]) => Action::TakeBack(who(rest)?),
         ("set", ["pool", "cache", "to", scheme]) => Action::SetScheme((*scheme).to_owned()),
         ("overwrite", ["the", "files"]) => Action::Overwrite,
@@ -183,7 +189,7 @@ pub(super) fn action(words: &[&str]) -> Result<Action, String> {
             return Err("one can kill, restart, stop, pause, isolate, drain WHO; drain WHO and wait; take WHO back; cut WHO from WHO [one way]; slow WHO to 1mbit; \
                  fill the disk of WHO; flood WHO with connections, unfinished values, reads or idle clients; \
                  starve WHO; set the clock of WHO 2d ahead, 3d behind or right; join a node; roll every node; set pool cache to 1+1; overwrite the files; flip bits of WHO; \
-                 add a disk to WHO; fail, drain [and wait], resume, replace, remove a disk of WHO, the first disk of WHO or that disk; take the volume over; heal; wait until healthy; run for 5s"
+                 add a disk to WHO; fail, drain [and wait], resume, replace, remove a disk of WHO, the first disk of WHO or that disk; take the volume over; snapshot the volume; heal; wait until healthy; run for 5s"
                 .into());
         }
     })
@@ -250,6 +256,7 @@ pub(super) fn who(words: &[&str]) -> Result<Who, String> {
         ["the", "directory's", "leader"] => Who::Leader,
         ["it" | "them"] => Who::Last,
         ["every", "node"] => Who::Every,
+        ["the", "lowest", "node"] => Who::Lowest,
         ["the", "volume's", "door"] => Who::VolumeDoor,
         ["the", "clients"] => Who::Clients,
         names => {
@@ -260,7 +267,7 @@ pub(super) fn who(words: &[&str]) -> Result<Who, String> {
                     .strip_prefix('n')
                     .and_then(|n| count(n, NODES_MAX).ok());
                 n.map(|n| n - 1).ok_or_else(|| {
-                    format!("'{name}' is nobody; say n1, 'a random node', 'a random follower', 'the directory's leader', 'every node' or 'it'")
+                    format!("'{name}' is nobody; say n1, 'a random node', 'a random follower', 'the directory's leader', 'the lowest node', 'every node' or 'it'")
                 })
             };
             match names.map(one).collect::<Result<Vec<_>, _>>()? {

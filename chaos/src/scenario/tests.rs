@@ -85,10 +85,10 @@ fn sentences_about_floods_and_clocks_are_understood() {
 
 #[test]
 fn sentences_about_disks_and_volumes_are_understood() {
-    let text = "3 nodes, memory 1+1 on disk, two disks, volume\nadd a disk to n1\nfail a disk of a random node\nreplace that disk\n\
-        drain the first disk of it and wait\nresume the first disk of it\ndrain a disk of n2\nremove that disk\ntake the volume over\n";
+    let text = "3 nodes, memory 1+1 on disk, two disks, volume, snapshots\nadd a disk to n1\nfail a disk of a random node\nreplace that disk\n\
+        drain the first disk of it and wait\nresume the first disk of it\ndrain a disk of n2\nremove that disk\ntake the volume over\nsnapshot the volume\nkill the lowest node\n";
     let s = parse("x", text).expect("it parses");
-    assert!(s.two_disks && s.volume && s.on_disk);
+    assert!(s.two_disks && s.volume && s.snapshots && s.on_disk);
     let actions: Vec<Action> = s.steps.into_iter().map(|step| step.action).collect();
     let disk = |action, whose| Action::Disk { action, whose };
     let first = || Whose::First(Who::Last);
@@ -104,8 +104,19 @@ fn sentences_about_disks_and_volumes_are_understood() {
             disk(DiskAction::Drain { waits: false }, newest(1)),
             disk(DiskAction::Remove, Whose::That),
             Action::TakeOver,
+            Action::Snapshot,
+            Action::Kill(Who::Lowest),
         ]
     );
+}
+
+#[test]
+fn coded_pools_on_disk_are_understood() {
+    for scheme in ["2+1", "4+2"] {
+        let heading = format!("7 nodes, memory {scheme} on disk, two disks, volume");
+        let s = parse("x", &format!("{heading}\nrun for 1s\n")).expect("it parses");
+        assert_eq!((s.memory.as_deref(), s.on_disk), (Some(scheme), true));
+    }
 }
 
 #[test]
@@ -149,6 +160,16 @@ fn what_is_wrong_is_told_with_its_line() {
         ),
         ("5 nodes, volume\nrun for 1s", 2, "no 'memory' in it"),
         ("5 nodes\ntake the volume over", 2, "no 'volume' in it"),
+        (
+            "5 nodes, memory 1+1, snapshots\nrun for 1s",
+            2,
+            "no 'volume' in it",
+        ),
+        (
+            "5 nodes, memory 1+1, volume\nsnapshot the volume",
+            2,
+            "no 'snapshots' in it",
+        ),
         ("5 nodes\nfail the first disk of n1", 2, "does not fail"),
         (
             "5 nodes\nfail a disk of n1 and wait",

@@ -4,6 +4,9 @@
 //! unique, and there is an order that explains it if no two values are current at once and none is current inside the time of another (Gibbons and
 //! Korach). An unanswered write was done at some time, or never; but not after the first answer in a later session.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
@@ -40,7 +43,7 @@ pub struct BlockRead {
 }
 
 /// All that was written and read.
-#[derive(Clone, Default, Debug)]
+#[derive(Clone, Default, Debug, Serialize)]
 pub struct BlockHistory {
     /// The writes, in the order of their requests.
     pub writes: Vec<BlockWrite>,
@@ -68,7 +71,40 @@ impl Zone {
     fn is_lasting(&self) -> bool {
         self.first_end < self.last_begin
     }
+
+    /// `Err` if no order has both.
+    fn beside(&self, other: &Zone) -> Result<(), String> {
+        let crosses = match (self.is_lasting(), other.is_lasting()) {
+            (true, true) => self.lower().max(other.lower()) < self.upper().min(other.upper()),
+            (true, false) => self.has_inside(other),
+            (false, true) => other.has_inside(self),
+            (false, false) => false,
+        };
+        match (crosses, self.is_lasting()) {
+            (false, _) => Ok(()),
+            (true, true) => Err(both(self, other)),
+            (true, false) => Err(both(other, self)),
+        }
+    }
+
+    fn has_inside(&self, other: &Zone) -> bool {
+        self.lower() < other.lower() && other.upper() < self.upper()
+    }
 }
+
+/// A value of a block.
+#[derive(Clone, Debug)]
+struct BlockValue {
+    zone: Zone,
+    /// The time at which it was asked to be written.
+    call: u64,
+    /// It was answered, or seen. What was not was not done.
+    is_done: bool,
+}
+
+/// The values of a block, and their times.
+#[derive(Clone, Debug)]
+pub(super) struct BlockOrder(BTreeMap<u64, BlockValue>);
 
 /// The bytes of a block as this write leaves it.
 pub fn content(block: u64, number: u64) -> Vec<u8> {
@@ -98,8 +134,12 @@ impl BlockHistory {
         begun
     }
 
-    /// The violations, in words.
-    pub fn judge(&self) -> Vec<String> {
+    /// The orders of those blocks that have one, and the violations in words. `first`: the writes that blocks held at the beginning; 0 where there is none.
+    pub(super) fn judge(
+        &self,
+        name: &str,
+        first: &BTreeMap<u64, u64>,
+    ) -> (BTreeMap<u64, BlockOrder>, Vec<String>) {
         let begun = self.begun();
         let over = |session: u64| begun.range(session + 1..).map(|(_, at)| *at).min();
         let mut wrong = Vec::new();
@@ -110,7 +150,7 @@ impl BlockHistory {
                 blocks.entry(write.block).or_default().0.push(write);
             } else if write.returned.is_some() {
                 wrong.push(format!(
-                    "a write was answered in a session that was over since {:.3} s: {write:?}",
+                    "a write to {name} was answered in a session that was over since {:.3} s: {write:?}",
                     seconds(over)
                 ));
             }
@@ -118,18 +158,24 @@ impl BlockHistory {
         for read in &self.reads {
             blocks.entry(read.block).or_default().1.push(read);
         }
+        let mut orders = BTreeMap::new();
         for (block, (writes, reads)) in blocks {
             let ended = |write: &BlockWrite| {
                 let latest = over(write.session).unwrap_or(u64::MAX);
                 write.returned.unwrap_or(latest)
             };
-            if let Err(why) = judge_block(&writes, &reads, ended) {
-                wrong.push(format!(
-                    "block {block} of the volume is not linearizable: {why}"
-                ));
+            let first = first.get(&block).copied().unwrap_or_default();
+            let order = BlockOrder::new(first, &writes, ended);
+            match order.with_reads(&reads).and_then(BlockOrder::judged) {
+                Ok(order) => {
+                    orders.insert(block, order);
+                }
+                Err(why) => wrong.push(format!(
+                    "block {block} of {name} is not linearizable: {why}"
+                )),
             }
         }
-        wrong
+        (orders, wrong)
     }
 
     /// As JSON lines.
@@ -141,62 +187,102 @@ impl BlockHistory {
     }
 }
 
-fn seconds(at: u64) -> f64 {
+pub(super) fn seconds(at: u64) -> f64 {
     at as f64 / 1e9
 }
 
-fn judge_block(
-    writes: &[&BlockWrite],
-    reads: &[&BlockRead],
-    ended: impl Fn(&BlockWrite) -> u64,
-) -> Result<(), String> {
-    let mut zones = BTreeMap::new();
-    let none = Zone {
-        number: 0,
-        first_end: 0,
-        last_begin: 0,
-    };
-    zones.insert(0, (none, 0, true));
-    for write in writes {
-        let zone = Zone {
-            number: write.number,
-            first_end: ended(write),
-            last_begin: write.call,
+impl BlockOrder {
+    /// Of a block that held this write at first.
+    pub(super) fn new(
+        first: u64,
+        writes: &[&BlockWrite],
+        ended: impl Fn(&BlockWrite) -> u64,
+    ) -> BlockOrder {
+        let value = |number: u64, (call, end): (u64, u64), is_done: bool| {
+            let zone = Zone {
+                number,
+                first_end: end,
+                last_begin: call,
+            };
+            (
+                number,
+                BlockValue {
+                    zone,
+                    call,
+                    is_done,
+                },
+            )
         };
-        // What was not answered and is never seen was not done.
-        zones.insert(write.number, (zone, write.call, write.returned.is_some()));
+        let written = writes.iter().map(|write| {
+            let times = (write.call, ended(write));
+            value(write.number, times, write.returned.is_some())
+        });
+        BlockOrder(written.chain([value(first, (0, 0), true)]).collect())
     }
-    for read in reads {
-        let number = read.seen.ok_or_else(|| format!("torn: {read:?}"))?;
-        let Some((zone, call, is_done)) = zones.get_mut(&number) else {
+
+    fn with_reads(mut self, reads: &[&BlockRead]) -> Result<BlockOrder, String> {
+        for read in reads {
+            let number = read.seen.ok_or_else(|| format!("torn: {read:?}"))?;
+            let Some(value) = self.0.get_mut(&number) else {
+                return Err(format!(
+                    "nobody wrote that here, or a session that was over before: {read:?}"
+                ));
+            };
+            if read.returned < value.call {
+                return Err(format!("read before it was written: {read:?}"));
+            }
+            value.is_done = true;
+            value.zone.first_end = value.zone.first_end.min(read.returned);
+            value.zone.last_begin = value.zone.last_begin.max(read.call);
+        }
+        Ok(self)
+    }
+
+    fn done(&self) -> impl Iterator<Item = &BlockValue> {
+        self.0.values().filter(|value| value.is_done)
+    }
+
+    fn judged(self) -> Result<BlockOrder, String> {
+        let zones = self.done().map(|value| &value.zone);
+        let (mut lasting, instants): (Vec<&Zone>, Vec<&Zone>) =
+            zones.partition(|zone| zone.is_lasting());
+        lasting.sort_by_key(|zone| zone.lower());
+        for pair in lasting.windows(2) {
+            pair[0].beside(pair[1])?;
+        }
+        for instant in &instants {
+            let before = lasting.partition_point(|zone| zone.lower() < instant.lower());
+            let around = before.checked_sub(1).and_then(|at| lasting.get(at));
+            around.map_or(Ok(()), |around| around.beside(instant))?;
+        }
+        Ok(self)
+    }
+
+    /// `Err` says why the block cannot have held this write at that instant.
+    pub(super) fn held(&self, number: u64, at: u64) -> Result<(), String> {
+        let Some(value) = self.0.get(&number) else {
             return Err(format!(
-                "nobody wrote that here, or a session that was over before: {read:?}"
+                "nobody wrote {number} here, or a session that was over before"
             ));
         };
-        if read.returned < *call {
-            return Err(format!("read before it was written: {read:?}"));
+        if at < value.call {
+            let call = seconds(value.call);
+            return Err(format!("write {number} began at {call:.6} s"));
         }
-        *is_done = true;
-        zone.first_end = zone.first_end.min(read.returned);
-        zone.last_begin = zone.last_begin.max(read.call);
+        let zone = Zone {
+            number,
+            first_end: value.zone.first_end.min(at),
+            last_begin: value.zone.last_begin.max(at),
+        };
+        let mut others = self.done().filter(|other| other.zone.number != number);
+        others.try_for_each(|other| zone.beside(&other.zone))
     }
-    let done = zones.into_values().filter(|(.., is_done)| *is_done);
-    let (mut lasting, instants): (Vec<Zone>, Vec<Zone>) =
-        done.map(|(zone, ..)| zone).partition(Zone::is_lasting);
-    lasting.sort_by_key(Zone::lower);
-    for pair in lasting.windows(2) {
-        if pair[1].lower() < pair[0].upper() {
-            return Err(both(&pair[0], &pair[1]));
-        }
+
+    /// The instants at which what the block can have held changes.
+    pub(super) fn instants(&self) -> impl Iterator<Item = u64> {
+        let of = |value: &BlockValue| [value.call, value.zone.lower(), value.zone.upper()];
+        self.0.values().flat_map(of)
     }
-    for instant in &instants {
-        let before = lasting.partition_point(|zone| zone.lower() < instant.lower());
-        let around = before.checked_sub(1).and_then(|at| lasting.get(at));
-        if let Some(around) = around.filter(|zone| instant.upper() < zone.upper()) {
-            return Err(both(around, instant));
-        }
-    }
-    Ok(())
 }
 
 fn both(lasting: &Zone, other: &Zone) -> String {
@@ -209,123 +295,4 @@ fn both(lasting: &Zone, other: &Zone) -> String {
         seconds(other.lower()),
         seconds(other.upper())
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Writes as (number, session, call, returned; 0 for none), reads as (number, call, returned), all of one block.
-    fn judged(writes: &[(u64, u64, u64, u64)], reads: &[(u64, u64, u64)]) -> Vec<String> {
-        let write = |(number, session, call, returned): &(u64, u64, u64, u64)| BlockWrite {
-            block: 1,
-            number: *number,
-            session: *session,
-            call: *call,
-            returned: Some(*returned).filter(|at| *at > 0),
-        };
-        let read = |(seen, call, returned): &(u64, u64, u64)| BlockRead {
-            block: 1,
-            seen: Some(*seen),
-            call: *call,
-            returned: *returned,
-        };
-        let history = BlockHistory {
-            writes: writes.iter().map(write).collect(),
-            reads: reads.iter().map(read).collect(),
-        };
-        history.judge()
-    }
-
-    #[test]
-    fn histories_with_an_order_are_fine() {
-        for (writes, reads) in [
-            (
-                &[(1, 1, 10, 20), (2, 1, 30, 40)][..],
-                &[(0, 5, 6), (1, 21, 29), (2, 41, 42)][..],
-            ),
-            // A read beside a write sees either.
-            (&[(1, 1, 10, 20)], &[(0, 11, 19), (1, 12, 18)]),
-            // Without an answer: done late, or never.
-            (
-                &[(1, 1, 10, 20), (2, 1, 30, 0)],
-                &[(1, 41, 42), (2, 50, 60), (2, 70, 80)],
-            ),
-            (
-                &[(1, 1, 10, 20), (2, 1, 30, 0)],
-                &[(1, 41, 42), (1, 70, 80)],
-            ),
-            // In a former session, before the next one's first answer.
-            (
-                &[(1, 1, 10, 0), (2, 2, 30, 40)],
-                &[(1, 21, 25), (2, 41, 42)],
-            ),
-        ] {
-            assert_eq!(judged(writes, reads), Vec::<String>::new());
-        }
-    }
-
-    #[test]
-    fn what_has_no_order_is_found() {
-        for (writes, reads, says) in [
-            (
-                &[(1, 1, 10, 20)][..],
-                &[(0, 21, 22)][..],
-                "write 0 was there",
-            ),
-            (
-                &[(1, 1, 10, 20), (2, 1, 30, 40)],
-                &[(1, 41, 42)],
-                "write 1 was there",
-            ),
-            // Seen, and then gone again.
-            (
-                &[(1, 1, 10, 20), (2, 1, 30, 0)],
-                &[(2, 31, 32), (1, 41, 42)],
-                "write 1 was there",
-            ),
-            (&[(1, 1, 10, 20)], &[(1, 1, 2)], "before it was written"),
-            (&[(1, 1, 10, 20)], &[(7, 30, 40)], "nobody wrote that"),
-            // The former session's write shows after the next one's first answer, and its other one is answered.
-            (
-                &[(1, 1, 10, 0), (2, 2, 30, 40)],
-                &[(2, 41, 42), (1, 50, 60)],
-                "not linearizable",
-            ),
-            (
-                &[(2, 2, 30, 40), (1, 1, 45, 0)],
-                &[(2, 41, 42), (1, 50, 60)],
-                "a session that was over",
-            ),
-            (
-                &[(2, 2, 30, 40), (1, 1, 45, 48)],
-                &[],
-                "answered in a session that was over",
-            ),
-        ] {
-            let wrong = judged(writes, reads);
-            assert_eq!(wrong.len(), 1, "{writes:?} {reads:?}: {wrong:?}");
-            assert!(wrong[0].contains(says), "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn a_block_that_is_torn_is_found() {
-        let mut bytes = content(3, 9);
-        assert_eq!(seen(3, &bytes), Some(9));
-        assert_eq!(seen(4, &bytes), None);
-        bytes[4000..].copy_from_slice(&content(3, 8)[4000..]);
-        assert_eq!(seen(3, &bytes), None);
-        assert_eq!(seen(3, &[0; BLOCK_BYTES]), Some(0));
-        let torn = BlockHistory {
-            reads: vec![BlockRead {
-                block: 3,
-                seen: None,
-                call: 1,
-                returned: 2,
-            }],
-            ..BlockHistory::default()
-        };
-        assert!(torn.judge()[0].contains("torn"));
-    }
 }

@@ -8,7 +8,7 @@ use staves_testkit::load::Random;
 use staves_testkit::nbd::NbdClient;
 use tonic::Code;
 
-use super::VOLUME;
+use super::VolumeLoad;
 use crate::lab::CLIENTS;
 use crate::load::Shared;
 use crate::nodes::{GRPC_PORT, NBD_PORT};
@@ -40,39 +40,46 @@ pub(super) enum Unanswered {
 
 impl WriteSession {
     /// A session through any node, by any door; `None` if there is none to be had at present.
-    pub(super) async fn begin(shared: &Shared, random: &mut Random) -> Option<WriteSession> {
+    pub(super) async fn begin(
+        of: (&Shared, &VolumeLoad),
+        random: &mut Random,
+    ) -> Option<WriteSession> {
         let patience = PATIENCE[random.below(2) as usize];
         if random.below(2) == 0 {
+            let (shared, volume) = of;
             let at = any_node(shared, random);
-            let client = connect_nbd(shared, at, patience).ok()?;
-            shared.volume.note_door(at);
+            let client = connect_nbd(shared, at, volume.name, patience).ok()?;
+            volume.note_door(at);
             return (!client.is_read_only()).then(|| WriteSession::Nbd(Box::new(client)));
         }
         let options = AttachOptions {
             wait: WAIT,
             take_over: false,
         };
-        WriteSession::attach(shared, random, (options, patience)).await
+        WriteSession::attach(of, random, (options, patience)).await
     }
 
     /// One that ends whatever other there is.
-    pub(super) async fn take_over(shared: &Shared, random: &mut Random) -> Option<WriteSession> {
+    pub(super) async fn take_over(
+        of: (&Shared, &VolumeLoad),
+        random: &mut Random,
+    ) -> Option<WriteSession> {
         let options = AttachOptions {
             wait: WAIT,
             take_over: true,
         };
-        WriteSession::attach(shared, random, (options, PATIENCE[0])).await
+        WriteSession::attach(of, random, (options, PATIENCE[0])).await
     }
 
     async fn attach(
-        shared: &Shared,
+        (shared, volume): (&Shared, &VolumeLoad),
         random: &mut Random,
         (options, patience): (AttachOptions, Duration),
     ) -> Option<WriteSession> {
         let at = any_node(shared, random);
         let client = grpc_client(shared, at, patience).ok()?;
-        let attached = client.attach(VOLUME, options).await.ok()?;
-        shared.volume.note_door(at);
+        let attached = client.attach(volume.name, options).await.ok()?;
+        volume.note_door(at);
         Some(WriteSession::Grpc(Box::new(attached)))
     }
 
@@ -127,12 +134,13 @@ pub(super) fn any_node(shared: &Shared, random: &mut Random) -> usize {
 pub(super) fn connect_nbd(
     shared: &Shared,
     at: usize,
+    export: &str,
     patience: Duration,
 ) -> Result<NbdClient, String> {
     let from: Ipv4Addr = CLIENTS.parse().map_err(|error| format!("{error}"))?;
     let door = shared.door(at).ok_or("there are no nodes yet")?;
     let address = SocketAddr::new(door.ip(), NBD_PORT);
-    NbdClient::connect_within(from, address, VOLUME, patience)
+    NbdClient::connect_within(from, address, export, patience)
 }
 
 /// A client that asks all nodes, beginning with this one.
