@@ -34,10 +34,13 @@ const fn hunt_for(
 
 const WRONG_ANSWERS: &[&str] = &["is not linearizable"];
 
+/// A snapshot or a clone that changes, or has what its volume had not.
+const WRONG_COPIES: &[&str] = &["' is not linearizable", "which that held at no time"];
+
 /// All of them. Where votes are forgotten Raft finds its log ahead of them: where its assertions are
 /// compiled in it panics, elsewhere nobody leads any more. A life that passes for the one before leaves
 /// groups waiting for members that are not there any more.
-pub const HUNTS: [Hunt; 9] = [
+pub const HUNTS: [Hunt; 11] = [
     hunt_for(
         "VoteNotPersisted",
         "all-restart",
@@ -66,6 +69,13 @@ pub const HUNTS: [Hunt; 9] = [
             "of the volume is not linearizable",
         ],
     ),
+    // The same, by the histories of snapshots.
+    hunt_for(
+        "SharedPlaceOverwritten",
+        "snapshots-in-trouble",
+        WRONG_COPIES,
+    ),
+    hunt_for("DropFreesShared", "snapshots-in-trouble", WRONG_COPIES),
     hunt_for("RequestTableNotRebuilt", "moved-while-deaf", WRONG_ANSWERS),
 ];
 

@@ -19,7 +19,7 @@ use crate::lab::tool;
 use crate::load::{Shared, lock, runtime};
 
 /// Most snapshots and clones that are not to be deleted yet, and most that are.
-const KEPT_MAX: usize = 4;
+const KEPT_MAX: usize = 6;
 /// See [`KEPT_MAX`].
 const DOOMED_MAX: usize = 8;
 /// The time that an answer may take; faults last longer than that, and another turn comes.
@@ -220,7 +220,7 @@ impl ImageClient<'_> {
     async fn go(mut self) {
         while !self.shared.stopped() {
             self.turn().await;
-            let rest = Instant::now() + Duration::from_millis(50 + self.random.below(400));
+            let rest = Instant::now() + Duration::from_millis(50 + self.random.below(200));
             let asked = &self.shared.images.asked;
             while Instant::now() < rest && !asked.load(Ordering::Relaxed) && !self.shared.stopped()
             {
@@ -289,16 +289,16 @@ impl ImageClient<'_> {
         let clone = format!("clone-{number}");
         let snapshots = self.snapshots();
         let origin = self.any(&snapshots);
-        let (verb, images) = match (self.random.below(6), origin) {
-            (0, Some(at)) => {
+        let (verb, images) = match (self.random.below(7), origin) {
+            (0..2, Some(at)) => {
                 let of = self.shared.images.history(at);
                 ("clone", vec![(clone, of.volume, Some(of.name))])
             }
-            (1, _) => {
+            (2, _) => {
                 let volume = self.random.below(2) as usize;
                 ("clone", vec![(clone, volume, None)])
             }
-            (2, _) => ("snapshot", vec![snapshot(0)]),
+            (3, _) => ("snapshot", vec![snapshot(0)]),
             _ => ("snapshot", vec![snapshot(0), snapshot(1)]),
         };
         let mut words = vec!["volume".to_owned(), verb.to_owned()];
