@@ -35,7 +35,7 @@ const fn hunt_for(
 const WRONG_ANSWERS: &[&str] = &["is not linearizable"];
 
 /// A snapshot or a clone that changes, or has what its volume had not.
-const WRONG_COPIES: &[&str] = &["' is not linearizable", "which that held at no time"];
+const WRONG_COPIES: &[&str] = &["' is not linearizable", "held there at no time"];
 
 /// All of them. Where votes are forgotten Raft finds its log ahead of them: where its assertions are
 /// compiled in it panics, elsewhere nobody leads any more. A life that passes for the one before leaves

@@ -220,7 +220,7 @@ impl ImageClient<'_> {
     async fn go(mut self) {
         while !self.shared.stopped() {
             self.turn().await;
-            let rest = Instant::now() + Duration::from_millis(50 + self.random.below(200));
+            let rest = Instant::now() + Duration::from_millis(20 + self.random.below(150));
             let asked = &self.shared.images.asked;
             while Instant::now() < rest && !asked.load(Ordering::Relaxed) && !self.shared.stopped()
             {
@@ -251,7 +251,7 @@ impl ImageClient<'_> {
                 images.doom(at);
                 self.delete(at);
             }
-            5 => self.write(at).await,
+            5 => self.write().await,
             _ => self.read(at).await,
         }
     }
@@ -341,13 +341,18 @@ impl ImageClient<'_> {
     }
 
     /// Writes to a clone of which all is known, in a session of its own.
-    async fn write(&mut self, at: usize) {
+    async fn write(&mut self) {
+        let mut clones = self.shared.images.in_state(ImageState::Kept);
+        clones.retain(|at| {
+            let image = self.shared.images.history(*at);
+            let blocks = volume_of(self.shared, image.volume).runs() * RUN;
+            !image.name.contains('@') && image.blocks.reads.len() as u64 >= blocks
+        });
+        let Some(at) = self.any(&clones) else {
+            return;
+        };
         let image = self.shared.images.history(at);
         let volume = volume_of(self.shared, image.volume);
-        let blocks = (volume.runs() * RUN) as usize;
-        if image.name.contains('@') || image.blocks.reads.len() < blocks {
-            return self.read(at).await;
-        }
         let node = any_node(self.shared, &mut self.random);
         let Ok(client) = grpc_client(self.shared, node, PATIENCE) else {
             return;

@@ -180,7 +180,7 @@ impl Copied<'_> {
             else {
                 let why = order.held(*number, self.call).err().unwrap_or_default();
                 return Some(format!(
-                    "'{names}' has write {number} in block {block}, which that held at no time from {from:.6} to {to:.6} s: {why}"
+                    "block {block} of '{names}' has write {number}, which the volume held there at no time from {from:.6} to {to:.6} s: {why}"
                 ));
             };
             latest = latest.max(Some((*first, *block, *number)));
@@ -198,7 +198,7 @@ impl Copied<'_> {
         (!is_right).then(|| {
             let (first, last) = (seconds(first), seconds(last));
             format!(
-                "'{names}' was so at no one instant: block {block} had write {number} from {first:.6} s on, and block {other} had write {missing} until {last:.6} s"
+                "what is in '{names}' was there at no one instant: block {block} had write {number} from {first:.6} s on, and block {other} had write {missing} until {last:.6} s"
             )
         })
     }

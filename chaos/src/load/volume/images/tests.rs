@@ -82,9 +82,9 @@ fn a_snapshot_of_an_instant_within_its_command_is_fine() {
 #[test]
 fn a_snapshot_that_lacks_what_was_answered_before_it_or_has_what_was_sent_after_it_is_found() {
     for (command, values, says) in [
-        ((70, 80), &[(1, 1)][..], "held at no time"),
-        ((42, 45), &[(2, 0)], "held at no time"),
-        ((12, 15), &[(2, 2)], "held at no time"),
+        ((70, 80), &[(1, 1)][..], "held there at no time"),
+        ((42, 45), &[(2, 0)], "held there at no time"),
+        ((12, 15), &[(2, 2)], "held there at no time"),
         ((70, 80), &[(1, 9)], "nobody wrote 9"),
     ] {
         is_found(written(), &[snapshot(command, values)], says);
@@ -164,7 +164,7 @@ fn what_a_snapshot_has_is_not_gone_from_the_volume_afterwards() {
         let images = [snapshot((40, 45), &[(1, 2)])];
         match is_fine {
             true => assert_eq!(judged(volume(seen), &images), Vec::<String>::new()),
-            false => is_found(volume(seen), &images, "held at no time"),
+            false => is_found(volume(seen), &images, "held there at no time"),
         }
     }
     // The write is seen by two snapshots only, and is gone in the later one.
