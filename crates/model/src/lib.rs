@@ -73,7 +73,7 @@ pub use map::{
     ClusterMap, Group, KindRow, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind,
     whole_buckets,
 };
-pub use planner::{Planner, PlannerConfig, StuckReport};
+pub use planner::{GroupMove, Planner, PlannerConfig, StuckReport, forecast};
 pub use region::{
     BUCKET_CHUNKS_MAX, BucketPart, CHUNK_BYTES, Place, REGION_BUCKET_BYTES_MAX,
     REGION_BUCKET_BYTES_MIN, Region, Stretch, StretchState, Volume, VolumeWriter,

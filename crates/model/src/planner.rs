@@ -20,6 +20,7 @@
 mod balance;
 mod coordinator;
 mod fills;
+mod forecast;
 mod isolated;
 mod odd;
 mod plan;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use self::balance::Load;
 use self::fills::{Filling, is_cut_off};
+pub use self::forecast::{GroupMove, forecast};
 use self::isolated::{sole_source, sole_survivor};
 use self::odd::StuckMembers;
 use self::plan::{Choice, EpochReason, Fit, View};

@@ -4,6 +4,7 @@ mod claims;
 mod drains;
 mod empty;
 mod fills;
+mod forecast;
 mod isolated;
 mod losses;
 mod moves;
