@@ -21,6 +21,7 @@ mod value;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use staves_model::Scheme;
@@ -30,6 +31,7 @@ use staves_wire::cache::VALUE_BYTES_MAX;
 pub use error::{ConfigError, Origin};
 pub use staves_resp::Redirect;
 pub use suggest::nearest;
+use value::is_wildcard;
 pub use value::{Advertise, Doors, Endpoint, Millis, Setting, Size};
 
 /// One key of the configuration.
@@ -516,6 +518,22 @@ impl Config {
     /// The advertised addresses, once the doors are open on `bound` (whose ports are never 0).
     pub fn advertised(&self, bound: &Doors) -> Result<Doors, ConfigError> {
         self.advertise.over(bound).map_err(ConfigError::conflict)
+    }
+
+    /// The address of NBD for clients, where it is open: at the advertised host, or that of `native` where it stands for every
+    /// address of the machine.
+    pub(crate) fn nbd_address(
+        &self,
+        bound: Option<SocketAddr>,
+        native: &Endpoint,
+    ) -> Option<String> {
+        let (asked, port) = (self.nbd.as_ref()?, bound?.port());
+        let host = self.advertise.host.as_ref().unwrap_or(&asked.host);
+        let host = match is_wildcard(host) {
+            true => native.host.clone(),
+            false => host.clone(),
+        };
+        Some(Endpoint { host, port }.to_string())
     }
 }
 

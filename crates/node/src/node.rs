@@ -143,6 +143,7 @@ impl Node {
             refused: server.refused(),
             in_flight,
             resp_port: addresses.resp.port(),
+            nbd_address: config.nbd_address(addresses.nbd, &told.native),
         };
         let now = Running::new(
             &config,
@@ -365,6 +366,7 @@ impl Running {
             unopened: Mutex::default(),
             door: doors.resp,
             nbd: doors.nbd,
+            nbd_address: doors.nbd_address,
             grpc: doors.grpc,
             volumes: ServedVolumes::default(),
             refused: doors.refused,

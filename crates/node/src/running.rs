@@ -45,6 +45,8 @@ pub(crate) struct OpenDoors {
     pub(crate) refused: Arc<RefusedConnections>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) resp_port: u16,
+    /// The address of NBD that clients are given, if it is served.
+    pub(crate) nbd_address: Option<String>,
 }
 
 /// The state that all parts of a running node share.
@@ -56,6 +58,7 @@ pub(crate) struct Running {
     pub(crate) unopened: Mutex<UnopenedGroups>,
     pub(crate) door: Arc<DoorState>,
     pub(crate) nbd: Arc<VolumeDoorState>,
+    pub(crate) nbd_address: Option<String>,
     pub(crate) grpc: Arc<VolumeDoorState>,
     /// The volumes that were opened here, at both of these doors.
     pub(crate) volumes: ServedVolumes,
@@ -229,6 +232,7 @@ impl Running {
             clients_refused: self.door.rejected.recent() + self.refused.recent(),
             pools: self.pool_facts(),
             disks: host.disks().facts(),
+            nbd: self.nbd_address.clone(),
         }
     }
 

@@ -32,7 +32,7 @@ use staves_model::{
 use staves_store::EXTENT_BYTES;
 
 pub use self::names::full_name;
-pub use self::unheard::UnheardNode;
+pub use self::unheard::{SilentNode, UnheardNode};
 pub(crate) use self::unopened::UnopenedGroups;
 pub use self::waits::{AwaitedDisks, WaitingBucket};
 pub use crate::disk::{DiskFacts, DiskState};
@@ -105,6 +105,8 @@ pub struct NodeFacts {
     pub away: Vec<AwayFacts>,
     /// Requests of volumes that it has served.
     pub volumes: Vec<crate::volumes::VolumeFacts>,
+    /// The address at which it serves volumes by NBD, `host:port`, if it does.
+    pub nbd: Option<String>,
 }
 
 /// Memory that a pool takes of a node.
@@ -148,15 +150,6 @@ pub struct DirectoryFacts {
     pub silent: Vec<SilentNode>,
     /// Groups that served, and have had no epoch that opened and stayed for more than a second: in order.
     pub unopened: Vec<u32>,
-}
-
-/// A node that does not answer another's pings.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SilentNode {
-    /// The node.
-    pub node: u64,
-    /// For so long.
-    pub ms: u64,
 }
 
 /// One node, as the map has it and as it reports itself.

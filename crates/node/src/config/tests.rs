@@ -255,3 +255,19 @@ fn every_key_has_a_variable_and_a_sentence() {
         assert!(key.doc.ends_with('.'), "{}", key.name);
     }
 }
+
+#[test]
+fn clients_are_given_an_address_of_nbd_that_they_can_reach() {
+    let given = |file: &str| {
+        let loaded = load_text(Path::new("f.toml"), file, none(), none()).expect("sound");
+        let native = "10.0.0.9:1600".parse().expect("an address");
+        let bound = ([127, 0, 0, 1], 1234).into();
+        loaded.config.nbd_address(Some(bound), &native)
+    };
+    assert_eq!(given(""), None);
+    let address = |text: &str| Some(text.to_owned());
+    assert_eq!(given("nbd = \"10.0.0.1:0\""), address("10.0.0.1:1234"));
+    assert_eq!(given("nbd = \"0.0.0.0:0\""), address("10.0.0.9:1234"));
+    let advertised = "nbd = \"0.0.0.0:0\"\nadvertise = \"away\"";
+    assert_eq!(given(advertised), address("away:1234"));
+}

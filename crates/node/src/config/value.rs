@@ -287,6 +287,11 @@ pub struct Advertise {
     pub admin: Option<Endpoint>,
 }
 
+/// True if a host stands for every address of the machine.
+pub(crate) fn is_wildcard(host: &str) -> bool {
+    matches!(host, "0.0.0.0" | "::")
+}
+
 impl Advertise {
     /// The advertised addresses of doors that are open at `bound`.
     pub fn over(&self, bound: &Doors) -> Result<Doors, String> {
@@ -295,7 +300,7 @@ impl Advertise {
                 return Ok(own.clone());
             }
             let host = self.host.clone().unwrap_or_else(|| bound.host.clone());
-            if matches!(host.as_str(), "0.0.0.0" | "::") {
+            if is_wildcard(&host) {
                 return Err(format!(
                     "{bound} stands for every address of this machine; set advertise to the one that \
                      others reach it by"

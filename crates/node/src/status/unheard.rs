@@ -3,12 +3,21 @@
 use serde::{Deserialize, Serialize};
 
 use super::names::full_name;
-use super::{NodeStatus, SilentNode, StatusReport};
+use super::{NodeStatus, StatusReport};
 
 /// A silence that is no hiccup.
 const SILENCE_MS: u64 = 1_000;
 /// Most pairs that are listed.
 const PAIRS_MAX: usize = 6;
+
+/// A node that does not answer another's pings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SilentNode {
+    /// The node.
+    pub node: u64,
+    /// For so long.
+    pub ms: u64,
+}
 
 /// A node that does not answer another one's pings, as that one reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
