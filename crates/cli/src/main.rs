@@ -117,7 +117,7 @@ fn run(args: &CommandLine) -> anyhow::Result<()> {
         Command::Pool { command } => on(&|all| pool::run(all, command, out)),
         Command::Cache { command } => on(&|all| cache::run(all, command, out)),
         Command::Memory { command } => on(&|all| memory::run(all, command, out)),
-        Command::Volume { command } => on(&|all| volume::run(all, command, out)),
+        Command::Volume { command } => volume::run(&args.global, command, out),
         Command::Mount(mount) => mount::run(&args.global, mount, out),
         Command::Unmount(unmount) => mount::unmount(unmount, out),
         Command::Files { command } => on(&|all| files::run(all, command, out)),

@@ -387,6 +387,7 @@ fn described(node: &NodeStatus) -> String {
     if let Some(facts) = &node.facts {
         pairs.extend([
             ("version", facts.version.clone()),
+            ("nbd", or_dash(facts.nbd.clone())),
             ("uptime", format!("{} s", number(facts.uptime_ms / 1000))),
             ("keys", number(facts.keys)),
             ("live bytes", bytes(facts.live_bytes)),

@@ -1,6 +1,8 @@
 //! `staves volume`: block devices, as NBD serves them.
 
+mod device;
 mod limit;
+mod machine;
 mod rates;
 mod stream;
 mod top;
@@ -14,13 +16,14 @@ use staves_model::policy::too_few_nodes;
 use staves_model::{ImageKind, ImageState, Scheme};
 use staves_node::config::Size;
 
+use self::device::DeviceOptions;
 use self::limit::LimitOptions;
 use self::top::TopOptions;
 use self::transfer::{ExportOptions, ImportOptions};
 use crate::confirm::confirm;
 use crate::{memory, scrub};
 use staves_cli_common::cluster::Cluster;
-use staves_cli_common::options::Format;
+use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, Column, bytes, count, properties};
 
 #[derive(Subcommand, Debug)]
@@ -80,6 +83,8 @@ pub enum VolumeCommand {
         #[arg(long)]
         yes: bool,
     },
+    /// Make a volume or a snapshot a block device of this machine, by its kernel's nbd and the tool nbd-client; or end that
+    Attach(DeviceOptions),
     /// Take a volume away from the client that has it attached: its connections end
     Detach {
         /// Its name
@@ -96,9 +101,20 @@ pub enum VolumeCommand {
     Top(TopOptions),
 }
 
-pub fn run(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Result<()> {
+pub fn run(global: &GlobalOptions, command: &VolumeCommand, out: Format) -> anyhow::Result<()> {
+    if let VolumeCommand::Attach(options) = command
+        && options.begin(out)?
+    {
+        return Ok(());
+    }
+    let cluster = Cluster::open(global)?;
+    obey(&cluster, command, out).map_err(|error| cluster.by_an_old_map(error))
+}
+
+fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
+        VolumeCommand::Attach(options) => device::attach(session, options, out),
         VolumeCommand::Check { name } => scrub::check_volume(session, name, out),
         VolumeCommand::Top(options) => top::run(session, options, out),
         VolumeCommand::Export(options) => transfer::export(session, options, out),

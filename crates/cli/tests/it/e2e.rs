@@ -11,6 +11,7 @@ use staves_testkit::tools::{must_mount, runs};
 use crate::{Ran, staves};
 
 mod bench;
+mod block_devices;
 mod clocks;
 mod coded_disks;
 mod costly;
