@@ -3,7 +3,9 @@
 mod device;
 mod limit;
 mod machine;
+mod placement;
 mod rates;
+mod rebalance;
 mod stream;
 mod top;
 mod transfer;
@@ -18,6 +20,7 @@ use staves_node::config::Size;
 
 use self::device::DeviceOptions;
 use self::limit::LimitOptions;
+use self::rebalance::RebalanceOptions;
 use self::top::TopOptions;
 use self::transfer::{ExportOptions, ImportOptions};
 use crate::confirm::confirm;
@@ -92,6 +95,8 @@ pub enum VolumeCommand {
     },
     /// Limit what a volume's clients may do each second; requests beyond it wait
     Limit(LimitOptions),
+    /// Say what the directory moves so that nodes have their share, and wait until it has; it moves by itself
+    Rebalance(RebalanceOptions),
     /// Compare all copies, or data and parity, of a volume while it is used; fails if any differ, or could not be compared
     Check {
         /// Its name
@@ -117,6 +122,7 @@ fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Resu
         VolumeCommand::Attach(options) => device::attach(session, options, out),
         VolumeCommand::Check { name } => scrub::check_volume(session, name, out),
         VolumeCommand::Top(options) => top::run(session, options, out),
+        VolumeCommand::Rebalance(options) => rebalance::run(session, options, out),
         VolumeCommand::Export(options) => transfer::export(session, options, out),
         VolumeCommand::Import(options) => transfer::import(session, options, out),
         VolumeCommand::Limit(options) => limit::run(session, options, out),

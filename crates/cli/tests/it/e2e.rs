@@ -36,6 +36,7 @@ mod nbd_tools;
 mod nfs;
 mod out_of_memory;
 mod readers;
+mod rebalance;
 mod recovery;
 mod restarts;
 mod resting;
