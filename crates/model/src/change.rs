@@ -7,6 +7,7 @@
 
 mod claims;
 mod epochs;
+mod expected;
 mod holdings;
 mod images;
 mod lookups;
@@ -16,6 +17,7 @@ mod pins;
 mod pools;
 mod region_sizes;
 mod regions;
+mod shared_volumes;
 mod steps;
 
 use std::ops::Range;
@@ -34,9 +36,8 @@ pub use self::outcome::{
 
 pub use self::steps::GroupStep;
 
-use self::outcome::bad_name;
 use crate::files::Pin;
-use crate::ids::{ClusterId, GroupId, Incarnation, NodeId, PoolId, RegionId, Revision};
+use crate::ids::{ClusterId, GroupId, Incarnation, NodeId, RegionId, Revision};
 use crate::image::{ImageKind, VolumeCopy};
 use crate::map::{ClusterMap, Medium, NodeState, PoolKind};
 use crate::region::VolumeWriter;
@@ -281,6 +282,28 @@ pub enum Change {
         /// The copies; 1 for no wait.
         copies: u8,
     },
+    /// Makes a volume that several clients write at a time.
+    MakeSharedVolume {
+        /// The pool.
+        pool: String,
+        /// Its name, unique among the regions and volumes of all pools.
+        name: String,
+        /// Its size in bytes.
+        size_bytes: u64,
+        /// Bytes that each data bucket holds.
+        bucket_bytes: u64,
+    },
+    /// A door's last client of a shared volume has gone, unless another has come through it since.
+    LeaveVolume {
+        /// The volume.
+        volume: RegionId,
+        /// The door's node.
+        node: NodeId,
+        /// Its life.
+        incarnation: Incarnation,
+        /// The revision with which its last client came.
+        joined: u64,
+    },
 }
 
 impl ClusterMap {
@@ -338,6 +361,18 @@ impl ClusterMap {
             Change::EndCopies { together, are_good } => self.end_copies(*together, *are_good),
             Change::ForgetImage(region) => self.forget_image(*region),
             Change::SetCopiesMin { pool, copies } => self.set_copies_min(pool, *copies),
+            Change::MakeSharedVolume {
+                pool,
+                name,
+                size_bytes,
+                bucket_bytes,
+            } => self.make_shared_volume(pool, name, (*size_bytes, *bucket_bytes)),
+            Change::LeaveVolume {
+                volume,
+                node,
+                incarnation,
+                joined,
+            } => self.leave_volume(*volume, (*node, *incarnation), *joined),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),
             Change::WriteRegion { region, offsets } => self.write_region(*region, offsets),
@@ -349,57 +384,10 @@ impl ClusterMap {
         }
     }
 
-    fn check_expected(&self, expected: Option<Revision>, change: &Change) -> Result<(), Refusal> {
-        let Some(expected) = expected else {
-            return Ok(());
-        };
-        let newest_of = |groups: &mut dyn Iterator<Item = GroupId>| {
-            let known = groups.filter_map(|g| self.groups.get(&g));
-            known.map(|g| g.revision).max().unwrap_or_default()
-        };
-        let stands = expected <= self.revision
-            && match change {
-                Change::CommitEpochs(new) => {
-                    newest_of(&mut new.iter().map(|n| n.group)) <= expected
-                }
-                Change::MarkLost { groups } => newest_of(&mut groups.iter().copied()) <= expected,
-                Change::Hold(new) => {
-                    let pool = self.pools.get(&new.pool).and_then(|p| p.holdings());
-                    pool.is_none_or(|h| h.revision <= expected)
-                }
-                _ => expected == self.revision,
-            };
-        if stands {
-            Ok(())
-        } else {
-            Err(Refusal::MapMovedOn {
-                expected,
-                found: self.revision,
-            })
-        }
-    }
-
     /// Every change that takes effect ends here.
     fn moved(&mut self, outcome: Outcome) -> Result<Outcome, Refusal> {
         self.revision = self.revision.next();
         Ok(outcome)
-    }
-
-    fn bootstrap(&mut self, cluster: ClusterId) -> Result<Outcome, Refusal> {
-        if self.cluster != ClusterId(0) {
-            return Err(Refusal::AlreadyBootstrapped {
-                cluster: self.cluster,
-            });
-        }
-        if cluster == ClusterId(0) {
-            return Err(bad_name("cluster id", "0", "0 stands for no cluster"));
-        }
-        self.cluster = cluster;
-        self.next_node = NodeId(1);
-        self.next_pool = PoolId(1);
-        self.next_group = GroupId(1);
-        self.next_incarnation = Incarnation(1);
-        self.moved(Outcome::Done)
     }
 }
 

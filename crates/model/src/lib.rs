@@ -42,6 +42,7 @@ pub mod reach;
 mod region;
 pub mod ring;
 mod scheme;
+mod shared_volume;
 mod silence;
 mod stop_book;
 pub mod testing;
@@ -84,6 +85,7 @@ pub use scheme::{
     EXTENT_BYTES, EXTENT_PAGES, HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme,
     bucket_slot, hash_slot, slots_max, twin,
 };
+pub use shared_volume::{SHARED_CLIENTS, SharedDoor, SharedVolume, SharedVolumes};
 pub use silence::Silences;
 pub use stop_book::{OwnStop, StopBook, StopReply, StopState, StopTimes};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};

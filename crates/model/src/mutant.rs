@@ -257,6 +257,8 @@ mutants! {
         SharedPlaceOverwritten = 1181,
         CopyFencesNothing = 1182,
         DropFreesShared = 1183,
+        SharedOutlivesDetach = 1201,
+        DoorLeavesForAll = 1202,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

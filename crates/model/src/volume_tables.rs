@@ -1,4 +1,4 @@
-//! The tables that the map has at its end: of volumes their limits and images, of pools their least copies.
+//! The tables that the map has at its end: of volumes their limits, images and who shares them, of pools their least copies.
 //!
 //! They lie at the map's end, by region or pool, and not in the regions and pools: postcard names no fields, and what was stored or sent before
 //! there was a table ends where it begins. Such a map has none of it, and a map without any has the bytes that it had before.
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::PoolId;
 use crate::image::Images;
+use crate::shared_volume::SharedVolumes;
 use crate::volume_limit::VolumeLimits;
 
 /// The tables of volumes, by region, and of pools.
@@ -24,6 +25,8 @@ pub struct VolumeTables {
     pub images: Images,
     /// The complete copies of a group below which writes wait, for pools where that is more than one.
     pub copies_min: BTreeMap<PoolId, u8>,
+    /// Volumes that several clients write at a time.
+    pub shared: SharedVolumes,
 }
 
 impl VolumeTables {
@@ -38,6 +41,7 @@ impl VolumeTables {
             self.limits.is_empty(),
             self.images.is_empty(),
             self.copies_min.is_empty(),
+            self.shared.is_empty(),
         ];
         let last = empty.iter().rposition(|is_empty| !is_empty);
         last.map_or(0, |last| last + 1)
@@ -57,13 +61,16 @@ impl Serialize for VolumeTables {
         if count > 2 {
             tables.serialize_element(&self.copies_min)?;
         }
+        if count > 3 {
+            tables.serialize_element(&self.shared)?;
+        }
         tables.end()
     }
 }
 
 /// Reads the tables at the end of a map; those are empty that it ends before.
 pub(crate) fn at_end<'de, D: Deserializer<'de>>(map: D) -> Result<VolumeTables, D::Error> {
-    map.deserialize_tuple(3, TablesVisitor)
+    map.deserialize_tuple(4, TablesVisitor)
 }
 
 struct TablesVisitor;
@@ -80,6 +87,7 @@ impl<'de> Visitor<'de> for TablesVisitor {
             limits: table(&mut tables)?,
             images: table(&mut tables)?,
             copies_min: table(&mut tables)?,
+            shared: table(&mut tables)?,
         })
     }
 }

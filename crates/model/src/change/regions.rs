@@ -133,7 +133,7 @@ impl ClusterMap {
         self.set_stretches(&name, StretchState::Written, |s| met.contains(s))
     }
 
-    /// Gives the session after `after` to a writer, if no other that may live has it.
+    /// Gives the session after `after` to a writer, if no other that may live has it. A shared volume is given to all.
     pub(super) fn attach_volume(
         &mut self,
         id: RegionId,
@@ -145,12 +145,15 @@ impl ClusterMap {
         if self.is_snapshot(id) {
             return Err(Refusal::IsSnapshot { name: region.name });
         }
+        if self.is_shared(id) {
+            return self.join_shared(pool, &region, writer);
+        }
         let volume = region.volume.clone().unwrap_or_default();
         let is_mine = volume.writer.as_ref() == Some(writer);
         if is_mine && volume.session == after + 1 {
             return Ok(Outcome::Unchanged);
         }
-        if let Some(other) = self.writer(&region).filter(|_| !is_mine) {
+        if let Some(other) = self.live_writer(&region).filter(|_| !is_mine) {
             return Err(attached(&region.name, other));
         }
         if volume.session != after {
@@ -179,7 +182,10 @@ impl ClusterMap {
             .filter(|volume| volume.session == session)
             .and_then(|volume| volume.writer.take());
         match ended {
-            Some(_) => self.moved(Outcome::Done),
+            Some(_) => {
+                self.clear_doors(id);
+                self.moved(Outcome::Done)
+            }
             None => Ok(Outcome::Unchanged),
         }
     }
@@ -209,7 +215,7 @@ impl ClusterMap {
         }
     }
 
-    /// Forgets the limits and images of volumes that are gone.
+    /// Forgets what the tables have of volumes that are gone.
     pub(super) fn drop_tables(&mut self) {
         let mut tables = std::mem::take(&mut self.volumes);
         tables.limits.retain(|id, _| self.region(*id).is_some());
@@ -217,22 +223,16 @@ impl ClusterMap {
         tables
             .copies_min
             .retain(|id, _| self.pools.contains_key(id));
+        tables.shared.retain(|id, _| self.region(*id).is_some());
         self.volumes = tables;
     }
 
-    fn volume_to_change(&self, id: RegionId) -> Result<(PoolId, u8, Region), Refusal> {
+    pub(super) fn volume_to_change(&self, id: RegionId) -> Result<(PoolId, u8, Region), Refusal> {
         let known = self.region_of_id(id)?;
         match known.2.volume {
             Some(_) => Ok(known),
             None => Err(Refusal::NotAVolume { name: known.2.name }),
         }
-    }
-
-    /// The writer of a volume whose door is up.
-    fn writer<'a>(&self, region: &'a Region) -> Option<&'a VolumeWriter> {
-        let writer = region.volume.as_ref()?.writer.as_ref()?;
-        self.is_up(writer.node, writer.incarnation)
-            .then_some(writer)
     }
 
     /// Sets the state of some stretches of a region. That is of their groups: images that have them, too, say the same.
@@ -260,7 +260,7 @@ impl ClusterMap {
 
     pub(super) fn delete_region(&mut self, name: &str) -> Result<Outcome, Refusal> {
         let (pool, _, region) = self.region_to_change(name)?;
-        if let Some(writer) = self.writer(&region) {
+        if let Some(writer) = self.live_writer(&region) {
             return Err(attached(&region.name, writer));
         }
         if self.begin_to_delete(&region)? {

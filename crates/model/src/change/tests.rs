@@ -4,10 +4,12 @@ mod claims;
 mod copies_min;
 mod images;
 mod region_bytes;
+mod shared_volumes;
 mod twice;
 mod volumes;
 
 use super::*;
+use crate::ids::PoolId;
 use crate::ids::{DiskId, Epoch, MemberId, MemberSlot};
 use crate::testing::*;
 

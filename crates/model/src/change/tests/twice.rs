@@ -50,7 +50,9 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::CopyVolumes { .. }
         | Change::EndCopies { .. }
         | Change::ForgetImage(_)
-        | Change::SetCopiesMin { .. } => false,
+        | Change::SetCopiesMin { .. }
+        | Change::MakeSharedVolume { .. }
+        | Change::LeaveVolume { .. } => false,
     }
 }
 
@@ -105,7 +107,7 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     regions(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 34);
+    assert_eq!(script.tried.len(), 36);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -189,6 +191,30 @@ fn volumes(script: &mut Script) {
     });
     let session = 1;
     script.make(Change::DetachVolume { volume, session });
+    script.make(Change::MakeSharedVolume {
+        pool: "memory".into(),
+        name: "shared".into(),
+        size_bytes: 1 << 20,
+        bucket_bytes: 64 << 20,
+    });
+    let volume = script.map.region_named("shared").expect("made").1.id;
+    let join = Change::AttachVolume {
+        volume,
+        after: 0,
+        writer: VolumeWriter {
+            node,
+            incarnation,
+            client: "10.0.0.7".into(),
+        },
+    };
+    script.map.apply(None, &join).expect("nobody has it");
+    let joined = script.map.revision.0;
+    script.make(Change::LeaveVolume {
+        volume,
+        node,
+        incarnation,
+        joined,
+    });
     let disk_bytes = 1 << 30;
     script.make(Change::SetDisks(NodeDisks {
         node,
