@@ -15,7 +15,7 @@ use clap::Subcommand;
 use serde_json::json;
 use staves_client::VolumeStat;
 use staves_model::policy::too_few_nodes;
-use staves_model::{ImageKind, ImageState, Scheme};
+use staves_model::{ImageKind, ImageState, SHARED_CLIENTS, Scheme};
 use staves_node::config::Size;
 
 use self::device::DeviceOptions;
@@ -44,6 +44,9 @@ pub enum VolumeCommand {
         /// Bytes of each data bucket of its groups, a power of two from 64MiB to 1GiB [default: as suits its length]
         #[arg(long, value_name = "SIZE")]
         bucket: Option<Size>,
+        /// Let several clients write at a time, as file systems of clusters do: nothing keeps their writes apart but these
+        #[arg(long)]
+        shared: bool,
     },
     /// All volumes, and who has them attached
     List,
@@ -131,7 +134,16 @@ fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Resu
             size,
             pool,
             bucket,
-        } => create(session, (name, pool), (size.0, bucket.map(|b| b.0)), out),
+            shared,
+        } => {
+            session.check_regions(pool)?;
+            let (size, bucket) = (size.0, bucket.map(|b| b.0));
+            let stat = match shared {
+                true => session.wait(client.create_shared_volume(pool, name, size, bucket)),
+                false => session.wait(client.create_volume_with(pool, name, size, bucket)),
+            };
+            created(session, &stat?, out)
+        }
         VolumeCommand::List => {
             let stats = session.wait(client.volumes())?;
             let rows: Vec<_> = stats.iter().map(as_json).collect();
@@ -147,20 +159,7 @@ fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Resu
             let stat = session.wait(client.clone_volume(from, name))?;
             print_result(out, &stat, &format!("copied from '{from}'"), None)
         }
-        VolumeCommand::Delete { name, yes } => {
-            let stat = session.wait(client.volume(name))?;
-            if !yes {
-                let what = format!("volume '{name}' of {}", bytes(stat.region.size_bytes));
-                confirm(session, &what, out)?;
-            }
-            session.wait(client.delete_volume(name))?;
-            // What it shares with others is given back bucket by bucket.
-            let what = match session.wait(client.volume(name)) {
-                Ok(_) => "is being deleted",
-                Err(_) => "deleted",
-            };
-            print_result(out, &stat, what, None)
-        }
+        VolumeCommand::Delete { name, yes } => delete(session, name, *yes, out),
         VolumeCommand::Detach { name } => {
             let detached = session.wait(client.detach_volume(name))?;
             let stat = session.wait(client.volume(name))?;
@@ -171,6 +170,22 @@ fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Resu
             print_result(out, &stat, what, None)
         }
     }
+}
+
+fn delete(session: &Cluster, name: &str, is_sure: bool, out: Format) -> anyhow::Result<()> {
+    let client = &session.client;
+    let stat = session.wait(client.volume(name))?;
+    if !is_sure {
+        let what = format!("volume '{name}' of {}", bytes(stat.region.size_bytes));
+        confirm(session, &what, out)?;
+    }
+    session.wait(client.delete_volume(name))?;
+    // What it shares with others is given back bucket by bucket.
+    let what = match session.wait(client.volume(name)) {
+        Ok(_) => "is being deleted",
+        Err(_) => "deleted",
+    };
+    print_result(out, &stat, what, None)
 }
 
 fn grow(session: &Cluster, name: &str, size_bytes: u64, out: Format) -> anyhow::Result<()> {
@@ -184,20 +199,16 @@ fn grow(session: &Cluster, name: &str, size_bytes: u64, out: Format) -> anyhow::
     print_result(out, &stat, "grown", None)
 }
 
-fn create(
-    session: &Cluster,
-    (name, pool): (&str, &str),
-    (size_bytes, bucket_bytes): (u64, Option<u64>),
-    out: Format,
-) -> anyhow::Result<()> {
-    session.check_regions(pool)?;
-    let client = &session.client;
-    let made = client.create_volume_with(pool, name, size_bytes, bucket_bytes);
-    let stat = session.wait(made)?;
+fn created(session: &Cluster, stat: &VolumeStat, out: Format) -> anyhow::Result<()> {
     let scheme: Option<Scheme> = stat.region.scheme.parse().ok();
-    let map = client.map();
-    let few = scheme.and_then(|scheme| too_few_nodes(&map, name, scheme));
-    print_result(out, &stat, "created", few.map(|few| few.to_string()))
+    let map = session.client.map();
+    let few = scheme.and_then(|scheme| too_few_nodes(&map, &stat.region.name, scheme));
+    let what = if stat.is_shared {
+        "created, shared"
+    } else {
+        "created"
+    };
+    print_result(out, stat, what, few.map(|few| few.to_string()))
 }
 
 fn snapshot(session: &Cluster, snapshots: &[String], out: Format) -> anyhow::Result<()> {
@@ -255,6 +266,8 @@ fn as_json(stat: &VolumeStat) -> serde_json::Value {
         "capacity_bytes": region.capacity_bytes,
         "data_buckets": memory::buckets_json(region),
         "session": stat.session,
+        "shared": stat.is_shared,
+        "shared_through": stat.doors,
         "attached_to": writer_json(stat),
         "limit": limit::as_json(stat),
         "copy": copy_json(stat),
@@ -316,12 +329,18 @@ const COLUMNS: &[Column<VolumeStat>] = &[
     ("groups ", |stat| stat.region.groups.len().to_string()),
     ("limit", |stat| limit::of(stat, "-")),
     ("copy", copy_of),
+    ("shared", |stat| {
+        if stat.is_shared { "yes" } else { "-" }.into()
+    }),
     ("attached to", attached),
     ("state", state),
 ];
 
 fn attached(stat: &VolumeStat) -> String {
     match (&stat.writer, &stat.node) {
+        _ if !stat.doors.is_empty() => {
+            format!("{SHARED_CLIENTS} through {}", stat.doors.join(", "))
+        }
         (None, _) => "nobody".into(),
         (Some(writer), Some(node)) => format!("{} through {node}", writer.client),
         (Some(writer), None) => format!(
@@ -369,6 +388,7 @@ fn described(stat: &VolumeStat) -> String {
         ("data buckets", memory::buckets(region)),
         ("limit", limit::of(stat, "none")),
         ("copy", copied(stat)),
+        ("shared", if stat.is_shared { "yes" } else { "no" }.into()),
         ("attached to", attached(stat)),
         ("sessions so far", stat.session.to_string()),
         ("groups", groups.join(" ")),

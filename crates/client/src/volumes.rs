@@ -28,6 +28,10 @@ pub struct VolumeStat {
     pub writer: Option<VolumeWriter>,
     /// That node's name, if the node is up: a session ends with its door.
     pub node: Option<String>,
+    /// True if several clients may write to it at a time.
+    pub is_shared: bool,
+    /// Of such a volume: the names of the nodes through which clients write to it, as far as they are up.
+    pub doors: Vec<String>,
     /// The limit of what its clients may do each second.
     pub limit: Option<VolumeLimit>,
     /// The copy that it is, if it is one, or is being deleted.
@@ -57,6 +61,31 @@ impl Client {
     ) -> Result<VolumeStat, ClientError> {
         self.make(pool, name, (size_bytes, bucket_bytes), true)
             .await?;
+        self.volume(name).await
+    }
+
+    /// Makes a volume that several clients write at a time, as file systems of clusters do: all connections share its session.
+    pub async fn create_shared_volume(
+        &self,
+        pool: &str,
+        name: &str,
+        size_bytes: u64,
+        bucket_bytes: Option<u64>,
+    ) -> Result<VolumeStat, ClientError> {
+        let bucket_bytes = match bucket_bytes {
+            Some(bytes) => bytes,
+            None => {
+                let map = self.refresh().await?;
+                map.bucket_bytes_to_create(pool, size_bytes)
+            }
+        };
+        let make = Change::MakeSharedVolume {
+            pool: pool.to_owned(),
+            name: name.to_owned(),
+            size_bytes,
+            bucket_bytes,
+        };
+        self.propose(&make).await?;
         self.volume(name).await
     }
 
@@ -207,11 +236,15 @@ fn of(map: &ClusterMap, pool: &Pool, region: &Region) -> Option<VolumeStat> {
         let lives = node.state == NodeState::Up && node.incarnation == writer.incarnation;
         lives.then(|| node.name.clone())
     };
+    let doors = map.shared_doors(region.id);
+    let doors = doors.filter_map(|id| Some(map.nodes.get(&id)?.name.clone()));
     Some(VolumeStat {
         region: stat(map, pool, region),
         session: volume.session,
         node: volume.writer.as_ref().and_then(node),
         writer: volume.writer.clone(),
+        is_shared: map.is_shared(region.id),
+        doors: doors.collect(),
         limit: map.volumes.limits.get(&region.id).copied(),
         image: map.image(region.id).copied(),
         of: map

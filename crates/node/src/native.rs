@@ -320,6 +320,7 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::DeleteRegion { .. }
             | Change::CreateVolume { .. }
             | Change::MakeRegion { .. }
+            | Change::MakeSharedVolume { .. }
             | Change::ExtendRegion { .. }
             | Change::DetachVolume { .. }
             | Change::CopyVolumes { .. }

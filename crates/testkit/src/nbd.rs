@@ -15,6 +15,8 @@ pub const ESHUTDOWN: u32 = 108;
 
 /// Of the transmission flags: writes are refused.
 const READ_ONLY: u16 = 1 << 1;
+/// The same: a flush of one connection covers what the others were answered.
+const CAN_MULTI_CONN: u16 = 1 << 8;
 const GO: u32 = 7;
 const STRUCTURED_REPLY: u32 = 8;
 const SET_META_CONTEXT: u32 = 10;
@@ -172,6 +174,11 @@ impl NbdClient {
         out.extend_from_slice(&offset.to_be_bytes());
         out.extend_from_slice(&len.to_be_bytes());
         out
+    }
+
+    /// True if a client may have several connections to the export.
+    pub fn is_multi_conn(&self) -> bool {
+        self.flags & CAN_MULTI_CONN != 0
     }
 
     /// True if writes are refused.

@@ -43,6 +43,7 @@ mod resting;
 mod scrub;
 mod secrets;
 mod several_disks;
+mod shared_volumes;
 mod shed;
 mod small;
 mod snapshots;

@@ -21,9 +21,8 @@ pub(super) fn volume(map: &ClusterMap, pool: &Pool, region: &Region) -> Option<v
         .volume
         .as_ref()
         .filter(|_| map.is_in_use(region.id))?;
-    let writer = volume.writer.as_ref();
     // A session ends with its door.
-    let writer = writer.filter(|writer| map.is_up(writer.node, writer.incarnation));
+    let writer = map.live_writer(region);
     let medium = match pool.medium {
         staves_model::Medium::Ram => v1::Medium::Memory,
         staves_model::Medium::Disk => v1::Medium::Disk,

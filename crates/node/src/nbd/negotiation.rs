@@ -64,10 +64,10 @@ impl Exports for Volumes<'_> {
             ));
         }
         let (_, region) = self.map.region_named(name).ok_or(OpenError::Unknown)?;
-        let volume = region.volume.as_ref().ok_or_else(|| {
+        if region.volume.is_none() {
             let text = format!("'{name}' is a region of memory and no volume");
-            OpenError::Policy(text)
-        })?;
+            return Err(OpenError::Policy(text));
+        }
         match self.map.image(region.id).map(|image| image.state) {
             None | Some(ImageState::Ready) => {}
             Some(ImageState::Deleting) => return Err(OpenError::Unknown),
@@ -79,10 +79,9 @@ impl Exports for Volumes<'_> {
         let is_snapshot = self.is_snapshot(region);
         // Who comes second gets it to read only; a client that connects anew leaves its former connection.
         let client = self.client.to_string();
-        let other = volume.writer.as_ref().filter(|writer| {
-            self.map.is_up(writer.node, writer.incarnation)
-                && !is_same_client(&writer.client, &client)
-        });
+        let is_shared = self.map.is_shared(region.id);
+        let writer = self.map.live_writer(region).filter(|_| !is_shared);
+        let other = writer.filter(|writer| !is_same_client(&writer.client, &client));
         let description = match other {
             Some(writer) => format!(
                 "read-only: attached to {} through node {}",
@@ -95,8 +94,8 @@ impl Exports for Volumes<'_> {
             size_bytes: region.size_bytes,
             description,
             read_only: other.is_some() || is_snapshot,
-            // A connection is a session: what a broken one left on its way must not count for its successor.
-            multi_conn: false,
+            // A connection is a session, but where all share one: what a broken one left on its way must not count for its successor.
+            multi_conn: is_shared,
             block_preferred: BLOCK_PREFERRED,
             block_max: BLOCK_MAX,
         })

@@ -8,23 +8,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use staves_directory::{DirectoryError, Proposal};
+use staves_directory::DirectoryError;
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
-    Change, ClusterMap, GroupId, Refusal, RegionId, Revision, Stretch, StretchState, Volume,
-    VolumeWriter,
+    Change, ClusterMap, GroupId, Refusal, RegionId, Stretch, StretchState, Volume, VolumeWriter,
 };
 use tokio::sync::watch;
 
 use super::attachments::{DETACH_MAX, WhenTaken};
 use super::blocks::VolumeBytes;
+use super::directory::{follow, propose};
 use super::error::{BlockError, VolumeFault};
 use crate::running::Running;
 
 /// The time that a client waits for its own session at another door to end, and for the directory.
 pub(crate) const ATTACH_MAX: Duration = Duration::from_secs(35);
 /// The pause before a change that found a newer map is proposed again.
-const AGAIN: Duration = Duration::from_millis(10);
+pub(super) const AGAIN: Duration = Duration::from_millis(10);
 /// The pause before a client asks again whether its former door has ended.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -35,6 +35,8 @@ pub(crate) struct Attachment {
     taken: WhenTaken,
     /// The session; 0 before the first write.
     pub(super) session: AtomicU64,
+    /// Of a shared volume: the session with which the use began that this client is part of.
+    pub(super) began: AtomicU64,
     /// Held by the request that attaches, or that gets a part of the volume ready.
     preparing: tokio::sync::Mutex<()>,
     /// The first groups of the stretches whose buckets know the session.
@@ -49,6 +51,7 @@ impl Attachment {
             client,
             taken,
             session: AtomicU64::new(0),
+            began: AtomicU64::new(0),
             preparing: tokio::sync::Mutex::default(),
             ready: Mutex::default(),
             over: watch::Sender::new(false),
@@ -81,7 +84,7 @@ impl Attachment {
         if session == 0 || volume.session < session {
             return; // not begun, or an older map
         }
-        if volume.writer.as_ref() != Some(&writer(running, &self.client)) {
+        if !self.is_mine(map, running) {
             return self.set_over();
         }
         // A copy was made of the volume: the same client goes on in a new session, once every bucket has the copy.
@@ -277,6 +280,9 @@ impl Attachment {
         running: &Arc<Running>,
         deadline: Instant,
     ) -> Result<u64, BlockError> {
+        if running.directory.map().borrow().is_shared(self.id) {
+            return self.join_shared(running, deadline).await;
+        }
         let me = writer(running, &self.client);
         loop {
             // Nobody is to attach for a connection that has ended: its client writes by another one.
@@ -343,7 +349,7 @@ pub(crate) fn is_same_client(one: &str, other: &str) -> bool {
     one == other || matches!((ip(one), ip(other)), (Some(one), Some(other)) if one == other)
 }
 
-fn over() -> BlockError {
+pub(super) fn over() -> BlockError {
     let text = "the session is over: attach the volume again, by another connection at NBD's door";
     BlockError::new(VolumeFault::SessionOver, text)
 }
@@ -365,35 +371,4 @@ pub(super) fn writer(running: &Running, client: &str) -> VolumeWriter {
         incarnation: life.incarnation,
         client: client.to_owned(),
     }
-}
-
-pub(super) async fn propose(
-    running: &Running,
-    change: Change,
-    deadline: Instant,
-) -> Result<Revision, DirectoryError> {
-    let proposal = Proposal {
-        expected: None,
-        term: None,
-        change,
-    };
-    let left = deadline.saturating_duration_since(Instant::now());
-    let (_, revision) = running.directory.propose(proposal, left).await?;
-    Ok(revision)
-}
-
-/// Waits until this node goes by a map that is so new.
-pub(super) async fn follow(
-    running: &Running,
-    revision: Revision,
-    deadline: Instant,
-) -> Result<(), BlockError> {
-    while running.host.routes().map.revision < revision {
-        if Instant::now() >= deadline {
-            let text = "the directory has a newer map, of which this node has not heard in time";
-            return Err(BlockError::new(VolumeFault::NotServing, text));
-        }
-        tokio::time::sleep(AGAIN / 5).await;
-    }
-    Ok(())
 }

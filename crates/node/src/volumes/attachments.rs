@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use staves_model::{Change, ClusterMap, RegionId};
 use tokio::sync::Notify;
 
-use super::attachment::{Attachment, propose};
+use super::attachment::Attachment;
+use super::directory::propose;
 use crate::entry::Entry;
 use crate::running::Running;
 
@@ -98,15 +99,18 @@ impl Attachments {
         let life = running.host.life;
         let regions = map.pools.values().flat_map(|pool| pool.regions());
         let attached = regions.filter_map(|region| {
+            if map.is_shared(region.id) {
+                return self.left_door(&map, region.id, running);
+            }
             let volume = region.volume.as_ref()?;
             let writer = volume.writer.as_ref()?;
             let is_here = writer.node == life.node && writer.incarnation == life.incarnation;
-            let is_mine = is_here && !self.has(region.id, &writer.client);
-            is_mine.then_some((region.id, volume.session))
+            let is_orphan = is_here && !self.has(region.id, |client| client == writer.client);
+            let (volume, session) = (region.id, volume.session);
+            is_orphan.then_some((volume, Change::DetachVolume { volume, session }))
         });
-        let orphans: Vec<(RegionId, u64)> = attached.collect();
-        for (volume, session) in orphans {
-            let detach = Change::DetachVolume { volume, session };
+        let orphans: Vec<(RegionId, Change)> = attached.collect();
+        for (volume, detach) in orphans {
             if let Err(error) = propose(running, detach, Instant::now() + DETACH_MAX).await {
                 tracing::debug!(%volume, %error, "not detached yet");
                 return;
@@ -114,9 +118,10 @@ impl Attachments {
         }
     }
 
-    fn has(&self, id: RegionId, client: &str) -> bool {
+    /// True if a client with such a name has the volume open.
+    pub(super) fn has(&self, id: RegionId, is_it: impl Fn(&str) -> bool) -> bool {
         let all = self.all.lock();
         let mut present = all.iter().filter(|((of, _), _)| *of == id);
-        present.any(|((_, at), attachment)| at == client && !attachment.is_over())
+        present.any(|((_, client), attachment)| is_it(client) && !attachment.is_over())
     }
 }

@@ -13,8 +13,8 @@ use staves_model::{
 
 use tokio::task::JoinSet;
 
-use super::attachment::{follow, propose};
 use super::blocks::VolumeBytes;
+use super::directory::{follow, propose};
 use super::error::{BlockError, VolumeFault};
 use crate::entry::Entry;
 use crate::running::Running;

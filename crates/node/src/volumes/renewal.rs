@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use staves_model::ClusterMap;
 
-use super::attachment::{Attachment, volume, writer};
+use super::attachment::{Attachment, volume};
 use super::error::{BlockError, VolumeFault};
 use crate::running::Running;
 
@@ -64,17 +64,15 @@ impl Attachment {
         running: &Running,
         after: u64,
     ) -> Option<Arc<ClusterMap>> {
-        let me = writer(running, &self.client);
         let mut map = running.directory.map();
         let goes_on = map.wait_for(|map| match volume(map, self.id) {
             // This node has not heard of it yet.
-            Some(volume) if volume.session <= after && volume.writer.as_ref() == Some(&me) => false,
-            Some(volume) if volume.writer.as_ref() == Some(&me) => !map.is_copied(self.id),
+            Some(volume) if volume.session <= after && self.is_mine(map, running) => false,
+            Some(_) if self.is_mine(map, running) => !map.is_copied(self.id),
             _ => true,
         });
         let goes_on = tokio::time::timeout(RENEWED_MAX, goes_on);
         let map = goes_on.await.ok()?.ok()?.clone();
-        let is_mine = volume(&map, self.id).is_some_and(|v| v.writer.as_ref() == Some(&me));
-        is_mine.then_some(map)
+        self.is_mine(&map, running).then_some(map)
     }
 }

@@ -25,6 +25,7 @@ mod quiet;
 mod redirects;
 mod rust_client;
 mod secrets;
+mod shared_volumes;
 mod soak;
 mod sources;
 mod turns;
