@@ -248,7 +248,7 @@ fn refuse_large(context: &mut BucketContext, now: Time, large: &LargeWrite) -> P
         Outcome::Answer { seq, answer, .. } => Progress::Done(seq, answer),
         Outcome::Refuse(why) => Progress::Failed(why),
         _ if large.header.deadline <= now => Progress::Failed(Refused::Deadline),
-        Outcome::Later | Outcome::Blocked { .. } => Progress::Wait,
+        Outcome::Later | Outcome::Blocked { .. } | Outcome::Synced { .. } => Progress::Wait,
     }
 }
 

@@ -29,6 +29,15 @@ use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, Column, bytes, count, properties};
 
+/// The moment at which a write is answered.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheMode {
+    /// Once it is on the disks of all copies
+    Durable,
+    /// Once all copies hold it in memory
+    Writeback,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum VolumeCommand {
     /// Make a volume: a block device that reads as zeroes, and takes up memory only where it is written
@@ -45,8 +54,12 @@ pub enum VolumeCommand {
         #[arg(long, value_name = "SIZE")]
         bucket: Option<Size>,
         /// Let several clients write at a time, as file systems of clusters do: nothing keeps their writes apart but these
-        #[arg(long)]
+        #[arg(long, conflicts_with = "cache")]
         shared: bool,
+        /// The moment at which a write is answered: once the disks of all copies have it, or once all copies hold it in memory and a flush
+        /// waits for their disks
+        #[arg(long, value_enum, default_value_t = CacheMode::Durable)]
+        cache: CacheMode,
     },
     /// All volumes, and who has them attached
     List,
@@ -135,12 +148,18 @@ fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Resu
             pool,
             bucket,
             shared,
+            cache,
         } => {
             session.check_regions(pool)?;
             let (size, bucket) = (size.0, bucket.map(|b| b.0));
-            let stat = match shared {
-                true => session.wait(client.create_shared_volume(pool, name, size, bucket)),
-                false => session.wait(client.create_volume_with(pool, name, size, bucket)),
+            let stat = match (shared, cache) {
+                (true, _) => session.wait(client.create_shared_volume(pool, name, size, bucket)),
+                (_, CacheMode::Writeback) => {
+                    session.wait(client.create_writeback_volume(pool, name, size, bucket))
+                }
+                (_, CacheMode::Durable) => {
+                    session.wait(client.create_volume_with(pool, name, size, bucket))
+                }
             };
             created(session, &stat?, out)
         }
@@ -270,10 +289,25 @@ fn as_json(stat: &VolumeStat) -> serde_json::Value {
         "shared_through": stat.doors,
         "attached_to": writer_json(stat),
         "limit": limit::as_json(stat),
+        "cache": cache(stat),
         "copy": copy_json(stat),
         "lost_groups": region.lost.iter().map(|group| group.0).collect::<Vec<_>>(),
         "groups": region.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
     })
+}
+
+fn cache(stat: &VolumeStat) -> &'static str {
+    match stat.is_writeback {
+        true => "writeback",
+        false => "durable",
+    }
+}
+
+fn answered(stat: &VolumeStat) -> &'static str {
+    match stat.is_writeback {
+        true => "once all copies hold them (write-back)",
+        false => "once they are durable",
+    }
 }
 
 fn copy_json(stat: &VolumeStat) -> Option<serde_json::Value> {
@@ -328,6 +362,7 @@ const COLUMNS: &[Column<VolumeStat>] = &[
     ("size ", |stat| bytes(stat.region.size_bytes)),
     ("groups ", |stat| stat.region.groups.len().to_string()),
     ("limit", |stat| limit::of(stat, "-")),
+    ("cache", |stat| cache(stat).into()),
     ("copy", copy_of),
     ("shared", |stat| {
         if stat.is_shared { "yes" } else { "-" }.into()
@@ -387,6 +422,7 @@ fn described(stat: &VolumeStat) -> String {
         ("can grow to, with its groups", bytes(region.capacity_bytes)),
         ("data buckets", memory::buckets(region)),
         ("limit", limit::of(stat, "none")),
+        ("writes are answered", answered(stat).into()),
         ("copy", copied(stat)),
         ("shared", if stat.is_shared { "yes" } else { "no" }.into()),
         ("attached to", attached(stat)),

@@ -70,6 +70,14 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The pause before a change is proposed again that was decided on an older map.
 const CHANGE_AGAIN: Duration = Duration::from_millis(5);
 
+/// The kind of a region that is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NewRegion {
+    Plain,
+    Volume,
+    WritebackVolume,
+}
+
 impl Client {
     /// Makes a region in a memory pool. It reads as zeroes, and takes up memory only where it is written.
     pub async fn create_region(
@@ -89,7 +97,7 @@ impl Client {
         size_bytes: u64,
         bucket_bytes: Option<u64>,
     ) -> Result<Region, ClientError> {
-        self.make(pool, name, (size_bytes, bucket_bytes), false)
+        self.make(pool, name, (size_bytes, bucket_bytes), NewRegion::Plain)
             .await?;
         self.region(name).await
     }
@@ -100,7 +108,7 @@ impl Client {
         pool: &str,
         name: &str,
         (size_bytes, bucket_bytes): (u64, Option<u64>),
-        is_volume: bool,
+        kind: NewRegion,
     ) -> Result<(), ClientError> {
         let bucket_bytes = match bucket_bytes {
             Some(bytes) => bytes,
@@ -109,12 +117,21 @@ impl Client {
                 .await?
                 .bucket_bytes_to_create(pool, size_bytes),
         };
-        let change = Change::MakeRegion {
-            pool: pool.to_owned(),
-            name: name.to_owned(),
-            size_bytes,
-            bucket_bytes,
-            is_volume,
+        let (pool, name) = (pool.to_owned(), name.to_owned());
+        let change = match kind {
+            NewRegion::WritebackVolume => Change::MakeWriteback {
+                pool,
+                name,
+                size_bytes,
+                bucket_bytes,
+            },
+            kind => Change::MakeRegion {
+                pool,
+                name,
+                size_bytes,
+                bucket_bytes,
+                is_volume: kind == NewRegion::Volume,
+            },
         };
         self.propose(&change).await
     }

@@ -10,7 +10,7 @@ use staves_wire::ErrorCode;
 
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::region::{RegionStat, stat};
+use crate::region::{NewRegion, RegionStat, stat};
 
 /// The time after which a copy is not waited for any more: the nodes give it up before.
 const COPIED_MAX: Duration = Duration::from_secs(30);
@@ -34,6 +34,8 @@ pub struct VolumeStat {
     pub doors: Vec<String>,
     /// The limit of what its clients may do each second.
     pub limit: Option<VolumeLimit>,
+    /// Its writes are answered before disks have them.
+    pub is_writeback: bool,
     /// The copy that it is, if it is one, or is being deleted.
     pub image: Option<Image>,
     /// The name of what it was copied from, while that is there.
@@ -59,7 +61,22 @@ impl Client {
         size_bytes: u64,
         bucket_bytes: Option<u64>,
     ) -> Result<VolumeStat, ClientError> {
-        self.make(pool, name, (size_bytes, bucket_bytes), true)
+        self.make(pool, name, (size_bytes, bucket_bytes), NewRegion::Volume)
+            .await?;
+        self.volume(name).await
+    }
+
+    /// The same in a pool on disk, with writes that are answered once all members hold them in memory: a flush waits for their disks. Its clones are
+    /// like it.
+    pub async fn create_writeback_volume(
+        &self,
+        pool: &str,
+        name: &str,
+        size_bytes: u64,
+        bucket_bytes: Option<u64>,
+    ) -> Result<VolumeStat, ClientError> {
+        let bytes = (size_bytes, bucket_bytes);
+        self.make(pool, name, bytes, NewRegion::WritebackVolume)
             .await?;
         self.volume(name).await
     }
@@ -246,6 +263,7 @@ fn of(map: &ClusterMap, pool: &Pool, region: &Region) -> Option<VolumeStat> {
         is_shared: map.is_shared(region.id),
         doors: doors.collect(),
         limit: map.volumes.limits.get(&region.id).copied(),
+        is_writeback: map.writeback(region.id).is_some(),
         image: map.image(region.id).copied(),
         of: map
             .image(region.id)

@@ -14,7 +14,7 @@ use crate::backfill::BackfillStats;
 use crate::coordinate::Coordination;
 use crate::node_logs::CountedLogs;
 use crate::requests::Recall;
-use crate::state::{Applied, Ctx, Effects, MemberState, Options};
+use crate::state::{Applied, Ctx, Durability, Effects, MemberState, Options};
 use crate::stream::Stream;
 use crate::table::PageTable;
 
@@ -265,6 +265,24 @@ impl Member {
             .as_ref()
             .filter(|s| s.serving())
             .map_or(0, |s| s.own().stable)
+    }
+
+    /// All up to here is on the disk of every listed member. Of what others may have answered for this stream all is up to [`Member::last`]; that
+    /// nobody else has answered yet only a lease says ([`Member::may_read`]). Where updates are answered once they are synced, the same as
+    /// [`Member::stable`].
+    pub fn flushed(&self) -> u64 {
+        let state = self.state.as_ref().filter(|s| s.serving());
+        match self.options.durability {
+            Durability::Writeback if !planted(Mutant::FlushAnsweredAtHeld) => {
+                state.map_or(0, |s| s.own().purgeable)
+            }
+            _ => self.stable(),
+        }
+    }
+
+    /// Returns whether updates are answered before disks have them.
+    pub fn is_writeback(&self) -> bool {
+        self.options.durability == Durability::Writeback
     }
 
     /// The seq of the last update made.

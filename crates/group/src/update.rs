@@ -382,7 +382,9 @@ impl MemberState {
                     self.receive(ctx, epoch, stream, deltas, (stable, purgeable), applied);
                     self.take_reservation(stream, last, clock, want_extents);
                     let said = (carried, last, want_extents);
-                    if !(carried && self.owes_ack(stream, from, said, clock)) {
+                    let owes = carried && self.owes_ack(stream, from, said, clock);
+                    // Where an answer waits for what is held that is reported at once, and again when it is synced.
+                    if !owes || ctx.options.durability == Durability::Writeback {
                         self.acknowledge(ctx, from, epoch, stream, said, clock, out);
                     }
                 }

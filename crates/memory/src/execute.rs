@@ -14,7 +14,7 @@ use crate::edit::{Edit, WrittenChunk, edit, word};
 use crate::memory::Memory;
 use crate::places::{PagesState, Places};
 use crate::refusals::{fenced, lost, no_image, out_of_memory, out_of_places};
-use crate::{chunks, reads};
+use crate::{chunks, flush, reads};
 
 /// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
@@ -54,6 +54,25 @@ impl Memory {
         action: &Action,
         effects: &mut Effects,
     ) -> Outcome {
+        match action {
+            Action::Sync { .. } => flush::sync(context, action),
+            // The directory goes by the answer for good.
+            Action::Copy { .. } | Action::Drop { .. } => {
+                let done = self.change_or_read(context, now, header, action, effects);
+                flush::once_synced(context, done)
+            }
+            _ => self.change_or_read(context, now, header, action, effects),
+        }
+    }
+
+    fn change_or_read(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        header: &OpHeader,
+        action: &Action,
+        effects: &mut Effects,
+    ) -> Outcome {
         if action.is_write()
             && let Some(again) = context.recall(header)
         {
@@ -62,6 +81,9 @@ impl Memory {
         let is_lost = context.member().is_lost();
         if action.is_write() && is_lost {
             return Outcome::at_once(lost());
+        }
+        if let Some(over) = flush::over(context, action).filter(|_| action.is_write()) {
+            return context.record(header, over, context.member().last());
         }
         if let Some(lacking) = lacks(context, now, chunks::FIRST.run(0, 0), effects) {
             return lacking;

@@ -14,7 +14,7 @@
 //! order, so that data buckets of a group that hold much take up as many extents at parity as the
 //! fullest of them.
 //!
-//! **Layout.** `chunks`: where chunks lie, drawn. `execute`: what operations do, and `edit`: the changes of pages that they become; `reads`: those that change nothing; `images`: snapshots and clones.
+//! **Layout.** `chunks`: where chunks lie, drawn. `execute`: what operations do, and `edit`: the changes of pages that they become; `reads`: those that change nothing; `images`: snapshots and clones; `flush`: what waits for disks.
 //! `memory`: the service.
 //!
 //! **Not here.** The bucket around the service (`staves-service`), which bucket a byte is in
@@ -23,6 +23,7 @@
 mod chunks;
 mod edit;
 mod execute;
+mod flush;
 mod images;
 mod memory;
 mod places;

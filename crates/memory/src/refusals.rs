@@ -21,6 +21,14 @@ pub(crate) fn fenced(action: &Action, session: u64) -> Answer {
     Answer::error(ErrorCode::Fenced, text)
 }
 
+/// The answer to a write or a flush of a session that had not flushed all that it wrote when some of that was lost.
+pub(crate) fn over(session: u64) -> Answer {
+    let text = format!(
+        "session {session} of the volume is over: nodes have crashed, and what was written and not flushed may be gone; this was not done"
+    );
+    Answer::error(ErrorCode::Fenced, text)
+}
+
 /// The answer to a write to an image that was deleted, or that its door has not told the bucket of.
 pub(crate) fn no_image(image: u32) -> Answer {
     let text = format!("the bucket has no image {image}: it was deleted, and this was not done");

@@ -304,6 +304,20 @@ pub enum Change {
         /// The revision with which its last client came.
         joined: u64,
     },
+    /// Makes a volume in a pool on disk whose writes are answered before disks have them, as its clones' are.
+    MakeWriteback {
+        /// The pool.
+        pool: String,
+        /// Its name, unique among the regions and volumes of all pools.
+        name: String,
+        /// Its size in bytes.
+        size_bytes: u64,
+        /// Bytes that each data bucket holds ([`is_bucket_bytes`](crate::is_bucket_bytes)).
+        bucket_bytes: u64,
+    },
+    /// As `CommitEpochs`, for groups with write-back whose members that may hold what was not flushed have been down for long: they are not
+    /// waited for any more, and all sessions of their volumes so far are over.
+    GiveUpUnflushed(Vec<NewEpoch>),
 }
 
 impl ClusterMap {
@@ -338,12 +352,14 @@ impl ClusterMap {
                 node_budget_bytes,
             } => self.set_pool(name, *scheme, *node_budget_bytes),
             Change::DeletePool { name } => self.delete_pool(name),
-            Change::CommitEpochs(new) => self.commit_epochs(new),
+            Change::CommitEpochs(new) => self.commit_epochs(new, false),
+            Change::GiveUpUnflushed(new) => self.commit_epochs(new, true),
             Change::Steps(steps) => self.take_steps(steps),
             Change::MarkLost { groups } => self.mark_lost(groups),
             Change::CreateRegion { .. }
             | Change::CreateVolume { .. }
-            | Change::MakeRegion { .. } => self.make_region(change),
+            | Change::MakeRegion { .. }
+            | Change::MakeWriteback { .. } => self.make_region(change),
             Change::GrowRegion { .. } | Change::ExtendRegion { .. } => self.extend_region(change),
             Change::AttachVolume {
                 volume,

@@ -50,6 +50,7 @@ mod time;
 pub mod units;
 mod volume_limit;
 mod volume_tables;
+mod writeback;
 
 pub use call::DirectoryCall;
 pub use change::{
@@ -92,3 +93,4 @@ pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;
 pub use volume_limit::{BURST_MS, LIMIT_BYTES_MIN, VolumeLimit, VolumeLimits};
 pub use volume_tables::VolumeTables;
+pub use writeback::{Unflushed, Writeback};

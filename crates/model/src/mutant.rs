@@ -259,6 +259,12 @@ mutants! {
         DropFreesShared = 1183,
         SharedOutlivesDetach = 1201,
         DoorLeavesForAll = 1202,
+        FlushAnsweredAtHeld = 1191,
+        GiveUpKeepsSessions = 1192,
+        BrokenLivesAtOnce = 1193,
+        FlushOfOldSession = 1194,
+        FlushWithoutLease = 1195,
+        CopyAnsweredAtHeld = 1196,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [

@@ -46,10 +46,13 @@ use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes};
 use crate::ring::Ring;
 use crate::time::Time;
+use crate::writeback::Unflushed;
 
 /// The time that the directory waits before a group starts empty, and so the time for which a member may go on
 /// without an answer of the directory (GROUP rule 13).
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
+/// The time that the directory waits for a node that is down and may hold what a volume with write-back has not flushed.
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// A report of stuck members that comes so soon after an epoch opened may be older than that; if it still holds it is repeated.
 const REPORT_ON_ITS_WAY: Duration = Duration::from_millis(100);
 /// A report that is not repeated for so long is over. Of an epoch that is not open it holds as long as that.
@@ -99,6 +102,8 @@ pub struct PlannerConfig {
     pub propose_again: Duration,
     /// The time before a node that is down, holds nothing and cannot come back is forgotten.
     pub forget_after: Duration,
+    /// The time for which a node must have been down before a group with write-back goes on without what only it may hold.
+    pub give_up_after: Duration,
 }
 
 impl Default for PlannerConfig {
@@ -113,6 +118,7 @@ impl Default for PlannerConfig {
             twins_after: Duration::from_secs(3),
             propose_again: Duration::from_millis(300),
             forget_after: Duration::from_secs(60),
+            give_up_after: GIVE_UP_AFTER,
         }
     }
 }
@@ -369,8 +375,13 @@ impl Planner {
             }
         }
         let mut out = Vec::new();
+        let gives_up = |new: &NewEpoch| map.unflushed_in(new, |_| true) == Unflushed::Awaited;
+        let (given_up, epochs): (Vec<_>, Vec<_>) = epochs.into_iter().partition(gives_up);
         if !epochs.is_empty() {
             out.push((map.revision, Change::CommitEpochs(epochs)));
+        }
+        if !given_up.is_empty() {
+            out.push((map.revision, Change::GiveUpUnflushed(given_up)));
         }
         if !lost.is_empty() {
             out.push((map.revision, Change::MarkLost { groups: lost }));
@@ -625,6 +636,10 @@ impl Planner {
             drained: &|node| {
                 let since = self.draining_since.get(&node);
                 since.is_some_and(|since| now.since(*since) >= self.config.twins_after)
+            },
+            awaited: &|node| {
+                let since = self.down_since.get(&node);
+                since.is_none_or(|since| now.since(*since) < self.config.give_up_after)
             },
             calm: watch
                 .open_since

@@ -1,9 +1,9 @@
-//! The tables that the map has at its end: of volumes their limits, images and who shares them, of pools their least copies.
+//! The tables that the map has at its end: of volumes their limits, images, who shares them and what write-back needs, of pools their least copies.
 //!
 //! They lie at the map's end, by region or pool, and not in the regions and pools: postcard names no fields, and what was stored or sent before
 //! there was a table ends where it begins. Such a map has none of it, and a map without any has the bytes that it had before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -11,10 +11,11 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde::ser::{SerializeTuple, Serializer};
 use serde::{Deserialize, Serialize};
 
-use crate::ids::PoolId;
+use crate::ids::{GroupId, NodeId, PoolId, RegionId};
 use crate::image::Images;
 use crate::shared_volume::SharedVolumes;
 use crate::volume_limit::VolumeLimits;
+use crate::writeback::Writeback;
 
 /// The tables of volumes, by region, and of pools.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -27,6 +28,10 @@ pub struct VolumeTables {
     pub copies_min: BTreeMap<PoolId, u8>,
     /// Volumes that several clients write at a time.
     pub shared: SharedVolumes,
+    /// The volumes whose writes are answered before disks have them.
+    pub writeback: BTreeMap<RegionId, Writeback>,
+    /// By group of such a volume: the nodes whose member of the last open epoch is there in a later life, without what its disk had not synced.
+    pub broken: BTreeMap<GroupId, BTreeSet<NodeId>>,
 }
 
 impl VolumeTables {
@@ -42,6 +47,8 @@ impl VolumeTables {
             self.images.is_empty(),
             self.copies_min.is_empty(),
             self.shared.is_empty(),
+            self.writeback.is_empty(),
+            self.broken.is_empty(),
         ];
         let last = empty.iter().rposition(|is_empty| !is_empty);
         last.map_or(0, |last| last + 1)
@@ -64,13 +71,19 @@ impl Serialize for VolumeTables {
         if count > 3 {
             tables.serialize_element(&self.shared)?;
         }
+        if count > 4 {
+            tables.serialize_element(&self.writeback)?;
+        }
+        if count > 5 {
+            tables.serialize_element(&self.broken)?;
+        }
         tables.end()
     }
 }
 
 /// Reads the tables at the end of a map; those are empty that it ends before.
 pub(crate) fn at_end<'de, D: Deserializer<'de>>(map: D) -> Result<VolumeTables, D::Error> {
-    map.deserialize_tuple(4, TablesVisitor)
+    map.deserialize_tuple(6, TablesVisitor)
 }
 
 struct TablesVisitor;
@@ -88,6 +101,8 @@ impl<'de> Visitor<'de> for TablesVisitor {
             images: table(&mut tables)?,
             copies_min: table(&mut tables)?,
             shared: table(&mut tables)?,
+            writeback: table(&mut tables)?,
+            broken: table(&mut tables)?,
         })
     }
 }

@@ -30,7 +30,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, RwLock};
 use staves_directory::Life;
-use staves_group::{Event, Member};
+use staves_group::{Durability, Event, Member};
 use staves_model::mutant::{Mutant, planted};
 use staves_model::{
     ClientId, ClusterMap, DiskId, Epoch, Group, GroupId, HashSlot, Medium, MemberId, MemberSlot,
@@ -480,6 +480,12 @@ impl Host {
         if group.seats(self.life.node, cell.disk) {
             self.found(cell, routes, now);
         }
+        if !routes.map.volumes.writeback.is_empty()
+            && let Some(bucket) = &mut cell.lock().bucket
+        {
+            // Before it hears of an epoch that was committed with them.
+            bucket.set_sessions_over(routes.map.sessions_over(group.id));
+        }
         cell.step(self, now, Event::Map(Arc::new(group.clone())));
     }
 
@@ -547,6 +553,9 @@ impl Host {
             }
             Medium::Disk => {
                 options.journal = staves_store::Journal::Disk;
+                if routes.map.is_writeback(group) {
+                    options.durability = Durability::Writeback;
+                }
                 let disk = self.disks.place(group)?;
                 options.disk_room = disk.room();
                 options.kept_on = Some(disk.kept_on(group));
@@ -561,6 +570,7 @@ impl Host {
             }
         };
         let mut bucket = (service.bucket)(&self.options.services, member);
+        bucket.set_sessions_over(routes.map.sessions_over(group));
         let clock = Time(self.heard.load(Ordering::Relaxed));
         let epoch = Epoch(0);
         let mut nothing = BucketEffects::default();

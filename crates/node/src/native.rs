@@ -321,6 +321,7 @@ fn may_propose(role: Role, change: &Change) -> Result<(), &'static str> {
             | Change::CreateVolume { .. }
             | Change::MakeRegion { .. }
             | Change::MakeSharedVolume { .. }
+            | Change::MakeWriteback { .. }
             | Change::ExtendRegion { .. }
             | Change::DetachVolume { .. }
             | Change::CopyVolumes { .. }

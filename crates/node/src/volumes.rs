@@ -1,6 +1,6 @@
 //! Volumes as the doors serve them, NBD's and gRPC's: sessions, bytes through the node's router, places for clients, figures and limits.
 //!
-//! **Layout.** `attachment`: a session; `renewal`: its writes, also past a copy of the volume; `shared`: the session that several clients have; `directory`: changes of the map; `attachments`: all of this node's doors. `blocks`: bytes; `allocation`: which of them take up memory.
+//! **Layout.** `attachment`: a session; `renewal`: its writes, also past a copy of the volume; `shared`: the session that several clients have; `directory`: changes of the map; `attachments`: all of this node's doors. `blocks`: bytes; `flush`: until disks have them; `allocation`: which of them take up memory.
 //! `images`: snapshots and clones on their way. `memory`: of requests under way. `newest`: the map to open a volume by. `places`: the clients of a door. `error`: failures, without a door's words for them.
 //! `served`: the volumes that were opened here, of both doors. `figures`: what is counted of each, and the facts that are reported of it;
 //! `histogram`: durations in fixed buckets. `limit`: token buckets; `throttle`: requests that wait for them.
@@ -12,6 +12,7 @@ pub(crate) mod blocks;
 mod directory;
 pub(crate) mod error;
 mod figures;
+mod flush;
 pub mod histogram;
 pub(crate) mod images;
 mod limit;

@@ -1,6 +1,7 @@
 //! A bucket of any service, as the driver holds it.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 
 use staves_group::{Event, Member};
 use staves_model::{MemberSlot, Time};
@@ -21,6 +22,8 @@ pub trait AnyBucket: Any + Send {
     fn serving(&self) -> bool;
     /// See [`Bucket::answers_for`].
     fn answers_for(&self, slot: MemberSlot) -> bool;
+    /// See [`Bucket::set_sessions_over`].
+    fn set_sessions_over(&mut self, over: BTreeMap<u32, u64>);
     /// See [`Bucket::has_work`].
     fn has_work(&self) -> bool;
     /// See [`Bucket::at_rest`].
@@ -88,6 +91,10 @@ impl<S: Service> AnyBucket for Bucket<S> {
 
     fn lacks_memory(&self, now: Time) -> bool {
         Bucket::lacks_memory(self, now)
+    }
+
+    fn set_sessions_over(&mut self, over: BTreeMap<u32, u64>) {
+        Bucket::set_sessions_over(self, over);
     }
 
     fn has_work(&self) -> bool {

@@ -2,6 +2,8 @@
 
 mod role;
 
+use std::collections::BTreeMap;
+
 use staves_group::{Event, Member};
 use staves_model::{MemberSlot, Revision, Time};
 use staves_wire::service::Answer;
@@ -78,9 +80,16 @@ impl<S: Service> Bucket<S> {
         self.context.lacks_memory(now)
     }
 
+    /// Sets which sessions are over, by the number of the image that they wrote to. To be called before [`Bucket::step`] with the entry of the
+    /// same map.
+    pub fn set_sessions_over(&mut self, over: BTreeMap<u32, u64>) {
+        self.context.sessions_over = over;
+    }
+
     /// Answers and operations that wait here.
     pub fn waiting(&self) -> usize {
-        self.context.waiters.len() + self.queue.len() + self.service.in_progress()
+        let answers = self.context.waiters.len() + self.context.syncing.len();
+        answers + self.queue.len() + self.service.in_progress()
     }
 
     /// Bytes of the values of answers that wait here.
@@ -178,7 +187,9 @@ impl<S: Service> Bucket<S> {
             let expired = self.queue.remove(|header| header.deadline <= now);
             out.refuse(expired, Refused::Late);
         }
-        for (token, read) in self.context.waiters.expire(now) {
+        let mut expired = self.context.waiters.expire(now);
+        expired.extend(self.context.syncing.expire(now));
+        for (token, read) in expired {
             let why = match read {
                 true => Refused::Late,
                 false => Refused::Deadline,
@@ -287,6 +298,9 @@ impl<S: Service> Bucket<S> {
                     false => self.context.deliver(now, &header, seq, answer, read),
                 }
             }
+            Outcome::Synced { seq, answer, read } => {
+                self.context.deliver_synced(now, &header, seq, answer, read)
+            }
             // It may have answered already.
             Outcome::Later => match out.answers.pop_if(|(token, _)| *token == header.token) {
                 Some((_, result)) => result.map(Some),
@@ -368,6 +382,9 @@ impl<S: Service> Bucket<S> {
             let result = match outcome {
                 Outcome::Answer { seq, answer, read } => {
                     self.context.deliver(now, &header, seq, answer, read)
+                }
+                Outcome::Synced { seq, answer, read } => {
+                    self.context.deliver_synced(now, &header, seq, answer, read)
                 }
                 Outcome::Later => Ok(None),
                 Outcome::Blocked { starved } => {

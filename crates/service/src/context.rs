@@ -1,5 +1,7 @@
 //! The context of a bucket: the group's member, answers that wait, and memory that is reserved.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use staves_group::{Effects, Member, Recall};
 use staves_model::mutant::{Mutant, planted};
@@ -18,6 +20,10 @@ pub struct BucketContext {
     pub(crate) limits: Limits,
     pub(crate) member: Member,
     pub(crate) waiters: Waiters,
+    /// Answers that wait for the members' disks.
+    pub(crate) syncing: Waiters,
+    /// Sessions that are over, by the number of the image that they wrote to.
+    pub(crate) sessions_over: BTreeMap<u32, u64>,
     pub(crate) unstable: Unstable,
     pub(crate) reservation: Reservation,
     /// Deltas or a reservation were made since the last flush.
@@ -67,6 +73,8 @@ impl BucketContext {
             limits,
             member,
             waiters: Waiters::default(),
+            syncing: Waiters::default(),
+            sessions_over: BTreeMap::new(),
             unstable: Unstable::default(),
             reservation: Reservation::default(),
             unflushed: false,
@@ -235,6 +243,36 @@ impl BucketContext {
         Ok(None)
     }
 
+    /// As [`Self::deliver`], for an answer that waits for the members' disks.
+    pub(crate) fn deliver_synced(
+        &mut self,
+        now: Time,
+        header: &OpHeader,
+        seq: u64,
+        answer: Answer,
+        read: bool,
+    ) -> Result<Option<Answer>, Refused> {
+        let may_leave = !read || self.may_answer_flush(now);
+        if seq <= self.member.flushed() && may_leave && self.member.may_answer(now) {
+            return Ok(Some(answer));
+        }
+        if read && self.is_full() {
+            return Err(Refused::Busy);
+        }
+        self.syncing.push(seq, header, answer, read);
+        Ok(None)
+    }
+
+    // D-3: all that others answered is in the log here only if no successor has answered anything.
+    fn may_answer_flush(&self, now: Time) -> bool {
+        self.member.may_read(now) || planted(Mutant::FlushWithoutLease)
+    }
+
+    /// The session of an image up to which all are over; 0 for none.
+    pub fn session_over(&self, image: u32) -> u64 {
+        self.sessions_over.get(&image).copied().unwrap_or(0)
+    }
+
     /// True if there is memory for a read's answer, should it have to wait: a copy of a large value.
     pub(crate) fn fits(&self, now: Time, seq: u64, answer: &Answer, max: Option<usize>) -> bool {
         let bytes = answer.value_bytes();
@@ -254,17 +292,22 @@ impl BucketContext {
 
     /// Releases the answers that waited for what is stable now.
     pub(crate) fn release(&mut self, now: Time, out: &mut BucketEffects) {
+        let may_flush = self.syncing.len() > 0 && self.may_answer_flush(now);
         let BucketContext {
             member,
             waiters,
+            syncing,
             unstable,
             ..
         } = self;
         let stable = member.stable();
         unstable.purge(stable);
-        if waiters.len() == 0 || !member.may_answer(now) {
+        if waiters.len() + syncing.len() == 0 || !member.may_answer(now) {
             return;
         }
+        syncing.pop(member.flushed(), may_flush, |token, answer| {
+            out.answers.push((token, Ok(answer)));
+        });
         let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
         let may_write = !member.lacks_copies();
         let may_leave = |read| if read { may_read } else { may_write };
@@ -285,7 +328,7 @@ impl BucketContext {
 
     /// True if as many answers wait as may.
     pub(crate) fn is_full(&self) -> bool {
-        self.waiters.len() >= self.limits.waiting_max
+        self.waiters.len() + self.syncing.len() >= self.limits.waiting_max
             || self.waiters.bytes() >= self.limits.waiting_bytes_max
     }
 }

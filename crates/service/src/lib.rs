@@ -128,6 +128,15 @@ pub enum Outcome {
         /// It is a read, which needs a lease when it is released, too (I7).
         read: bool,
     },
+    /// An answer, to be released once everything up to `seq` is on the disks of all members.
+    Synced {
+        /// The last delta that must be.
+        seq: u64,
+        /// The answer.
+        answer: Answer,
+        /// It says something of what others may have answered, and needs a lease when it is released, as a read does.
+        read: bool,
+    },
     /// The service answers later, through [`BucketEffects::answers`].
     Later,
     /// The operation cannot begin. `starved`: for want of log or memory, so that no other write may pass it.

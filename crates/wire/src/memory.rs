@@ -7,7 +7,7 @@ pub use crate::chunk_bits::ChunkBits;
 
 /// An operation on the bytes of one data bucket. Offsets count from the bucket's first byte
 /// (`staves_model::Place`); what is touched lies within one chunk, but for
-/// `Allocated`, `Changed`, `Copy` and `Drop`. A bucket has several images where a volume has snapshots and clones.
+/// `Allocated`, `Changed`, `Copy`, `Drop` and `Sync`. A bucket has several images where a volume has snapshots and clones.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
     /// `Value`: the bytes. What was never written reads as zeroes.
@@ -114,6 +114,14 @@ pub enum Action {
         /// The length; at least one.
         len: u32,
     },
+    /// `Ok` once all that was answered before is on the disks of all members, whoever wrote it. `Error` as for `Put` where the session
+    /// is over because something that it had not flushed may be gone.
+    Sync {
+        /// The image: 0 for the volume that the buckets were made for, or for a plain region.
+        image: u32,
+        /// The session; 0 for none.
+        session: u64,
+    },
 }
 
 impl Action {
@@ -121,7 +129,10 @@ impl Action {
     pub fn is_write(&self) -> bool {
         !matches!(
             self,
-            Action::Read { .. } | Action::Allocated { .. } | Action::Changed { .. }
+            Action::Read { .. }
+                | Action::Allocated { .. }
+                | Action::Changed { .. }
+                | Action::Sync { .. }
         )
     }
 
@@ -135,7 +146,8 @@ impl Action {
             | Action::Allocated { image, .. }
             | Action::Copy { of: image, .. }
             | Action::Drop { image }
-            | Action::Changed { image, .. } => *image,
+            | Action::Changed { image, .. }
+            | Action::Sync { image, .. } => *image,
             _ => 0,
         }
     }
@@ -146,7 +158,8 @@ impl Action {
             Action::Put { session, .. }
             | Action::Zero { session, .. }
             | Action::Fence { session, .. }
-            | Action::Copy { session, .. } => *session,
+            | Action::Copy { session, .. }
+            | Action::Sync { session, .. } => *session,
             _ => 0,
         }
     }
@@ -167,7 +180,10 @@ impl Action {
             Action::Write { offset, bytes }
             | Action::Load { offset, bytes }
             | Action::Put { offset, bytes, .. } => (*offset, bytes.len() as u64),
-            Action::Fence { .. } | Action::Copy { .. } | Action::Drop { .. } => (0, 1),
+            Action::Fence { .. }
+            | Action::Copy { .. }
+            | Action::Drop { .. }
+            | Action::Sync { .. } => (0, 1),
             Action::CompareSwap { offset, .. } | Action::FetchAdd { offset, .. } => (*offset, 8),
         }
     }

@@ -19,6 +19,7 @@ const ALLOCATED: u8 = 8;
 const COPY: u8 = 9;
 const DROP: u8 = 10;
 const CHANGED: u8 = 11;
+const SYNC: u8 = 12;
 
 impl Action {
     /// Its body. The head is written to `heads`; bytes to be written are not copied.
@@ -37,6 +38,7 @@ impl Action {
             Action::Copy { session, .. } => (COPY, *session),
             Action::Drop { image } => (DROP, u64::from(*image)),
             Action::Changed { offset, .. } => (CHANGED, *offset),
+            Action::Sync { session, .. } => (SYNC, *session),
         };
         heads.put_u8(tag);
         heads.put_u64_le(offset);
@@ -52,7 +54,7 @@ impl Action {
                 heads.put_u32_le(len);
                 heads.put_u32_le(image);
             }
-            Action::Fence { image, .. } => heads.put_u32_le(image),
+            Action::Fence { image, .. } | Action::Sync { image, .. } => heads.put_u32_le(image),
             Action::Drop { .. } => {}
             Action::Write { bytes, .. } | Action::Load { bytes, .. } => *payload = bytes,
             Action::CompareSwap { expected, new, .. } => {
@@ -145,7 +147,9 @@ impl Action {
                 offset,
                 by: u64::from_le_bytes(whole(fields)?),
             },
-            PUT | ZERO | FENCE | COPY | DROP => Action::of_session(tag, offset, fields, body)?,
+            PUT | ZERO | FENCE | COPY | DROP | SYNC => {
+                Action::of_session(tag, offset, fields, body)?
+            }
             tag => {
                 return Err(DecodeError::Tag {
                     what: "a memory operation",
@@ -194,11 +198,11 @@ impl Action {
                 })?;
                 Action::Drop { image }
             }
-            _ => {
-                let [image] = words(fields)?;
-                Action::Fence {
-                    image,
-                    session: offset,
+            tag => {
+                let ([image], session) = (words(fields)?, offset);
+                match tag {
+                    SYNC => Action::Sync { image, session },
+                    _ => Action::Fence { image, session },
                 }
             }
         })

@@ -30,11 +30,21 @@ impl DerefMut for Cluster {
 impl Cluster {
     /// `nodes` nodes with so many extents each, of which the first `m + k` are members.
     pub fn new(m: u8, k: u8, nodes: usize, extents: u32) -> Cluster {
+        Cluster::with((m, k), nodes, extents, staves_group::Options::default())
+    }
+
+    /// The same with some options.
+    pub fn with(
+        (m, k): (u8, u8),
+        nodes: usize,
+        extents: u32,
+        options: staves_group::Options,
+    ) -> Cluster {
         let group = staves_group::Options {
             log_bytes_max: 300 << 10,
             fetch_pages: 5,
             fetch_window: 2,
-            ..staves_group::Options::default()
+            ..options
         };
         let limits = Limits {
             grant_wait: Duration::from_millis(60),

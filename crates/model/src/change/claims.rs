@@ -60,6 +60,7 @@ impl ClusterMap {
         let (node, life) = (node.id, node.incarnation);
         let revision = self.revision.next();
         for claim in claims {
+            let is_writeback = self.is_writeback(claim.group);
             let Some(group) = self.groups.get_mut(&claim.group) else {
                 continue;
             };
@@ -77,6 +78,11 @@ impl ClusterMap {
             if let Some(x) = members.find(is_claimed) {
                 x.id.incarnation = life;
                 group.revision = revision;
+                // What this member held and its disk did not have is gone (D-13).
+                if is_writeback && !planted(Mutant::BrokenLivesAtOnce) {
+                    let broken = self.volumes.broken.entry(group.id).or_default();
+                    broken.insert(node);
+                }
             }
         }
     }
@@ -127,15 +133,18 @@ impl ClusterMap {
         }
     }
 
-    /// The nodes whose disks may bring back a group on disk of which too few complete members run. None, if nobody is waited for:
-    /// enough members run, or those that may return are too few as well.
+    /// The nodes whose disks may bring back a group on disk of which too few complete members run, or that may hold what a group with write-back
+    /// has not flushed. None, if nobody is waited for: enough members run, or those that may return are too few as well.
     pub fn awaited_disks(&self, group: &Group) -> Vec<NodeId> {
         let m = usize::from(group.m);
         let pool = self.pools.get(&group.pool);
         let on_disk = pool.is_some_and(|pool| pool.medium == Medium::Disk);
         let may_return = |x: &Member| self.may_return(x.id);
         let enough = || whole_buckets(group.m, sources(group), may_return) >= m;
-        if !on_disk || self.complete_sources_up(group) >= m || !enough() {
+        if self.complete_sources_up(group) >= m {
+            return self.unflushed_at(group);
+        }
+        if !on_disk || !enough() {
             return Vec::new();
         }
         let sources = sources(group).iter().flatten();

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::{Outcome, Refusal};
-use crate::ids::{DiskId, Epoch, GroupId, MemberId, MemberSlot};
+use crate::ids::{DiskId, Epoch, GroupId, MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Medium, Member, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::scheme::{bucket_slot, slots_max};
+use crate::writeback::Unflushed;
 
 /// The next epoch of one group, as it is proposed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -30,14 +31,25 @@ pub struct NewEpoch {
 }
 
 impl ClusterMap {
-    pub(super) fn commit_epochs(&mut self, new: &[NewEpoch]) -> Result<Outcome, Refusal> {
+    /// Commits epochs. With `gives_up`, members that hold what was not flushed are not waited for if their nodes are down.
+    pub(super) fn commit_epochs(
+        &mut self,
+        new: &[NewEpoch],
+        gives_up: bool,
+    ) -> Result<Outcome, Refusal> {
         let mut seen = BTreeSet::new();
+        let mut given_up = BTreeSet::new();
         let mut checked = Vec::with_capacity(new.len());
         for n in new {
             if !seen.insert(n.group) {
                 return Err(Refusal::NamedTwice { group: n.group });
             }
             checked.push(self.check_epoch(n)?);
+            match self.unflushed_in(n, |node| !gives_up || self.is_node_up(node)) {
+                Unflushed::Kept => {}
+                Unflushed::GivenUp => _ = given_up.insert(n.group),
+                Unflushed::Awaited => return Err(Refusal::UnflushedAwaited { group: n.group }),
+            }
         }
         if checked.is_empty() {
             return Ok(Outcome::Unchanged);
@@ -53,7 +65,25 @@ impl ClusterMap {
             group.fresh = n.fresh;
             group.revision = revision;
         }
+        given_up
+            .into_iter()
+            .for_each(|group| self.end_sessions(group));
         self.moved(Outcome::Done)
+    }
+
+    /// The fate of what was not flushed, with an epoch (D-13); nodes that are not awaited count as gone.
+    pub(crate) fn unflushed_in(
+        &self,
+        n: &NewEpoch,
+        is_awaited: impl Fn(NodeId) -> bool,
+    ) -> Unflushed {
+        let Some(group) = self.groups.get(&n.group) else {
+            return Unflushed::Kept;
+        };
+        let retained = n.members.iter().zip(&n.kept);
+        let retained = retained.filter(|(_, kept)| kept.is_some());
+        let retained: BTreeSet<MemberId> = retained.filter_map(|(id, _)| *id).collect();
+        self.unflushed(group, |id| retained.contains(&id), is_awaited)
     }
 
     /// Rule 7. Gives the members as they go into the map, with their `complete` marks.

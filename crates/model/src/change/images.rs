@@ -10,6 +10,7 @@ use crate::image::{
 };
 use crate::map::ClusterMap;
 use crate::region::{Region, Volume};
+use crate::writeback::Writeback;
 
 impl ClusterMap {
     /// Begins to copy volumes, all at one instant: those that are written to get a new session, in which no write is done before every bucket
@@ -70,6 +71,11 @@ impl ClusterMap {
                 volume.session = session;
             }
             self.volumes.images.insert(region.id, image);
+            // It has the origin's groups, whose writes are answered one way.
+            if self.volumes.writeback.contains_key(&of.id) {
+                let fresh = Writeback::default();
+                self.volumes.writeback.insert(region.id, fresh);
+            }
             self.regions_of(pool).push(region);
         }
         self.moved(Outcome::Region { id: first })

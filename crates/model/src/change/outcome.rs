@@ -357,6 +357,14 @@ pub enum Refusal {
          or see 'staves pool set --min-copies 1'"
     )]
     LoadHasNoCopies { name: String, copies: u8 },
+    #[error(
+        "pool '{name}' is in memory, where there is no disk to write back to: make the volume without write-back, or in a pool on disk"
+    )]
+    NotOnDisk { name: String },
+    #[error(
+        "group {group} would keep too few of the members that hold what its volume has not flushed: wait until they are back"
+    )]
+    UnflushedAwaited { group: GroupId },
 }
 
 impl Refusal {

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use super::Change;
 use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, too_many};
 use crate::ids::GroupId;
-use crate::map::ClusterMap;
+use crate::map::{ClusterMap, Medium};
 use crate::region::{REGION_BUCKET_BYTES_MIN, Volume, choose_bucket_bytes, is_bucket_bytes};
+use crate::writeback::Writeback;
 
 impl ClusterMap {
     /// A region or a volume. Changes that say nothing of data buckets are of a time when all held the least.
@@ -33,6 +34,22 @@ impl ClusterMap {
             } => {
                 let bytes = (*size_bytes, *bucket_bytes);
                 self.create_region(pool, name, bytes, volume.filter(|_| *is_volume))
+            }
+            Change::MakeWriteback {
+                pool,
+                name,
+                size_bytes,
+                bucket_bytes,
+            } => {
+                let known = self.known_pool(pool)?;
+                if known.medium != Medium::Disk {
+                    return Err(Refusal::NotOnDisk { name: pool.clone() });
+                }
+                let made = self.create_region(pool, name, (*size_bytes, *bucket_bytes), volume)?;
+                if let Outcome::Region { id } = made {
+                    self.volumes.writeback.insert(id, Writeback::default());
+                }
+                Ok(made)
             }
             _ => unreachable!("called for these alone"),
         }

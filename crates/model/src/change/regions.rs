@@ -215,7 +215,7 @@ impl ClusterMap {
         }
     }
 
-    /// Forgets what the tables have of volumes that are gone.
+    /// Forgets what the tables have of pools, volumes and groups that are gone.
     pub(super) fn drop_tables(&mut self) {
         let mut tables = std::mem::take(&mut self.volumes);
         tables.limits.retain(|id, _| self.region(*id).is_some());
@@ -224,6 +224,8 @@ impl ClusterMap {
             .copies_min
             .retain(|id, _| self.pools.contains_key(id));
         tables.shared.retain(|id, _| self.region(*id).is_some());
+        tables.writeback.retain(|id, _| self.region(*id).is_some());
+        tables.broken.retain(|id, _| self.groups.contains_key(id));
         self.volumes = tables;
     }
 
@@ -320,7 +322,7 @@ impl ClusterMap {
         }
     }
 
-    pub(super) fn region_mut(&mut self, pool: PoolId, name: &str) -> &mut Region {
+    pub(crate) fn region_mut(&mut self, pool: PoolId, name: &str) -> &mut Region {
         let mut regions = self.regions_of(pool).iter_mut();
         regions.find(|r| r.name == name).expect("looked up before")
     }

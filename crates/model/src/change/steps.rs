@@ -95,6 +95,8 @@ impl ClusterMap {
         };
         match step {
             GroupStep::Open { epoch, .. } => {
+                // All that is up to its cut is on the disks of all that it lists.
+                self.volumes.broken.remove(&group.id);
                 group.open = true;
                 group.lost = false;
                 group.last_open = LastOpen {

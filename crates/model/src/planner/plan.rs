@@ -11,6 +11,7 @@ use crate::map::{ClusterMap, Group, Medium, Member, Pool, nodes_to_spare, whole_
 use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes, apart};
 use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
+use crate::writeback::Unflushed;
 
 /// After so many tries in vain an epoch is made of survivors alone: a joiner may be what is in the way.
 const TRIES_WITH_JOINERS: u64 = 2;
@@ -114,6 +115,8 @@ pub(super) struct View<'a> {
     pub(super) starved: &'a dyn Fn(MemberId) -> bool,
     /// True if a node has been draining for a while.
     pub(super) drained: &'a dyn Fn(NodeId) -> bool,
+    /// True if a node that may hold what was not flushed is waited for.
+    pub(super) awaited: &'a dyn Fn(NodeId) -> bool,
     /// The group has been open, unchanged, for a while.
     pub(super) calm: bool,
     /// The load of each node.
@@ -288,7 +291,7 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
     };
     let tried = [view.left_out, view.stuck, &BTreeSet::new()];
     let tried = tried.into_iter().map(|without| survivors(view, without));
-    let mut tried = tried.filter(|kept| complete(view, kept) >= m);
+    let mut tried = tried.filter(|kept| complete(view, kept) >= m && may_go_on(view, kept));
     let seats = tried.find_map(|kept| Some(seats_of(&kept)).filter(|seats| !vacates(seats)))?;
     let coordinator = choose_coordinator(view, &seats)?;
     Some(view.epoch(seats, coordinator))
@@ -301,7 +304,9 @@ impl View<'_> {
         let narrow = |x: &Member| self.narrow.contains(x.id.node);
         let is_wide = |x: &Member| self.narrow.is_wide(x.id.node);
         let misses = |x: &Member, other: &Member| apart(self.cuts, x.id.node, other.id.node);
-        if !kept.iter().any(|(_, x)| narrow(x)) {
+        // Where lives have ended, one that goes on may be the only one that holds what was not flushed.
+        let broken = &self.map.volumes.broken;
+        if !kept.iter().any(|(_, x)| narrow(x)) || broken.contains_key(&self.group.id) {
             return None;
         }
         let wide = || kept.iter().map(|(_, x)| x).filter(|x| is_wide(x));
@@ -339,6 +344,13 @@ fn complete(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> usize {
     whole_buckets(view.group.m, sources(view.group), |x| {
         kept.iter().any(|(_, k)| k.id == x.id)
     })
+}
+
+/// False while others than these may hold what a group with write-back has not flushed (D-13).
+fn may_go_on(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> bool {
+    let keeps = |id| kept.iter().any(|(_, x)| x.id == id);
+    let fate = view.map.unflushed(view.group, keeps, view.awaited);
+    fate != Unflushed::Awaited
 }
 
 pub(super) fn seat((slot, x): &(MemberSlot, Member)) -> EpochSeat {

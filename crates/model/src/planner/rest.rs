@@ -47,8 +47,10 @@ impl Planner {
         let able = able.flat_map(|unable| [Some(unable.barred_until), Some(unable.until)]);
         let twins = self.draining_since.values();
         let twins = twins.map(|since| Some(*since + config.twins_after));
-        let forgotten = self.down_since.values();
-        let forgotten = forgotten.map(|since| Some(*since + config.forget_after));
+        let forgotten = self.down_since.values().flat_map(|since| {
+            let over = [config.forget_after, config.give_up_after];
+            over.map(|after| Some(*since + after))
+        });
         let times = groups.chain(able).chain(twins).chain(forgotten).flatten();
         let first = times.filter(|at| *at > now).min();
         let until = match planted(Mutant::RestsPastDeadline) {

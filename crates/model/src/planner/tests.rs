@@ -10,6 +10,7 @@ mod losses;
 mod moves;
 mod odd;
 mod rest;
+mod writeback;
 
 use super::*;
 use crate::change::{GroupStep, Outcome, Refusal};

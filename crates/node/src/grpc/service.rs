@@ -296,15 +296,30 @@ impl Volumes for VolumeService {
         request: Request<v1::FlushRequest>,
     ) -> Result<Response<v1::FlushReply>, Status> {
         let v1::FlushRequest { volume, session } = request.into_inner();
-        // A write is answered once every copy has it: there is nothing more to wait for.
-        let served = match session {
-            0 => self.bytes(&volume).await?.1,
-            session => self.0.session(&volume, session)?.served,
+        let (bytes, served, attachment) = match session {
+            0 => {
+                let (bytes, served) = self.bytes(&volume).await?;
+                (bytes, served, None)
+            }
+            session => {
+                let session = self.0.session(&volume, session)?;
+                (session.bytes, session.served, Some(session.attachment))
+            }
         };
-        served
-            .figures
-            .of(VolumeOp::Flush)
-            .done(0, Duration::ZERO, true);
+        let never = std::future::pending();
+        let counted = CountedCall::begin(&served, (VolumeOp::Flush, 0), never).await;
+        let counted = counted.map_err(|error| status(&error))?;
+        let done = match &attachment {
+            Some(attachment) => attachment.flush(&bytes).await,
+            None => bytes.flush(0).await,
+        };
+        counted.end(done.is_ok());
+        if let (Err(error), Some(attachment)) = (&done, &attachment)
+            && error.ends_session
+        {
+            attachment.set_over();
+        }
+        done.map_err(|error| status(&error))?;
         Ok(Response::new(v1::FlushReply {}))
     }
 

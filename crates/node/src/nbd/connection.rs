@@ -337,6 +337,8 @@ impl NbdConnection {
     async fn execute(&self, request: Request, reply: &mut NbdReply) -> Result<(), BlockError> {
         let cookie = request.cookie;
         let (state, running, attachment) = (&self.state, &self.running, &self.attachment);
+        let durable = request.fua && self.blocks.is_writeback();
+        let mut written = None;
         match request.command {
             NbdCommand::Read { offset, len, .. } => {
                 let part = request_memory(&self.running, len as usize).await;
@@ -350,6 +352,7 @@ impl NbdConnection {
                 let len = bytes.len() as u64;
                 let write = |session| self.blocks.write(session, offset, bytes.clone());
                 attachment.change(running, (offset, len), write).await?;
+                written = Some((offset, len));
                 reply.part = None;
                 state.count_write(len);
             }
@@ -370,15 +373,17 @@ impl NbdConnection {
                 let range = (offset, u64::from(len));
                 let zero = |session| self.blocks.zero(session, range, no_hole);
                 attachment.change(running, range, zero).await?;
+                written = Some(range);
                 state.count_write(0);
             }
             NbdCommand::Trim { offset, len } => {
                 let len = u64::from(len);
                 let trim = |session| self.blocks.trim(session, offset, len);
                 attachment.change(running, (offset, len), trim).await?;
+                written = Some((offset, len));
             }
-            // A write is answered once every copy has it: there is nothing more to wait for.
-            NbdCommand::Flush | NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
+            NbdCommand::Flush => attachment.flush(&self.blocks).await?,
+            NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
             NbdCommand::BlockStatus { offset, len, one } => {
                 let part = request_memory(&self.running, EXTENTS_BYTES).await;
                 reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
@@ -387,6 +392,9 @@ impl NbdConnection {
                 self.replies.block_status(cookie, &extents, &mut reply.head);
                 return Ok(());
             }
+        }
+        if let Some(range) = written.filter(|_| durable) {
+            attachment.flush_range(&self.blocks, range).await?;
         }
         self.replies.done(cookie, &mut reply.head);
         Ok(())

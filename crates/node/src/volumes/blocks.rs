@@ -142,7 +142,7 @@ impl VolumeBytes {
     }
 
     /// Every bucket of some stretches.
-    fn buckets(&self, stretches: &[Stretch]) -> Result<(u32, Vec<Piece>), BlockError> {
+    pub(super) fn buckets(&self, stretches: &[Stretch]) -> Result<(u32, Vec<Piece>), BlockError> {
         let map = self.map();
         let (pool, _) = self.entry(&map)?;
         let (m, pool) = (pool.scheme.m, pool.id);
@@ -238,7 +238,7 @@ impl VolumeBytes {
         Ok((map.image_number(self.id), pieces))
     }
 
-    async fn change(
+    pub(super) async fn change(
         &self,
         pieces: &[Piece],
         action: impl FnMut(&Piece) -> Action,

@@ -43,6 +43,7 @@ impl<S: Service> Bucket<S> {
         let moved = self.source.is_some() && self.source != source;
         if others || moved || (!serving && self.chosen.is_none()) {
             out.refuse(self.context.waiters.drain(), Refused::Interrupted);
+            out.refuse(self.context.syncing.drain(), Refused::Interrupted);
             self.context.unstable.clear();
         }
         if serving && !self.was_serving {

@@ -124,7 +124,7 @@ impl Rng {
 
 /// Kinds of operations of the cache, and of the memory service.
 const CACHE_OPS: u64 = 8;
-const MEMORY_OPS: u64 = 12;
+const MEMORY_OPS: u64 = 13;
 
 /// The number of kinds of a message that `message` makes; each has golden bytes.
 pub fn kinds(opcode: Opcode) -> u64 {
@@ -550,6 +550,10 @@ fn volume_op(rng: &mut Rng, kind: u64, offset: u64) -> Action {
             image: rng.u32(),
         },
         10 => Action::Drop { image: rng.u32() },
+        12 => Action::Sync {
+            image: rng.u32(),
+            session: rng.next(),
+        },
         _ => Action::Changed {
             image: rng.u32(),
             since: rng.u32(),

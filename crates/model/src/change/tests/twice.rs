@@ -52,7 +52,9 @@ fn is_new_each_time(change: &Change) -> bool {
         | Change::ForgetImage(_)
         | Change::SetCopiesMin { .. }
         | Change::MakeSharedVolume { .. }
-        | Change::LeaveVolume { .. } => false,
+        | Change::LeaveVolume { .. }
+        | Change::MakeWriteback { .. }
+        | Change::GiveUpUnflushed(_) => false,
     }
 }
 
@@ -105,9 +107,10 @@ fn a_change_that_is_made_twice_does_no_more_than_once() {
     (0..5).for_each(|_| script.make(node_up(None)));
     groups_and_nodes(&mut script);
     regions(&mut script);
+    writeback(&mut script);
     files(&mut script);
     // Every kind of change there is.
-    assert_eq!(script.tried.len(), 36);
+    assert_eq!(script.tried.len(), 38);
 }
 
 fn groups_and_nodes(script: &mut Script) {
@@ -278,6 +281,22 @@ fn copies(script: &mut Script) {
     let name = "v".to_owned();
     script.make(Change::DeleteRegion { name });
     script.make(Change::ForgetImage(region));
+}
+
+fn writeback(script: &mut Script) {
+    script.make(create_disk_pool("disk", "1+1"));
+    script.make(Change::MakeWriteback {
+        pool: "disk".into(),
+        name: "back".into(),
+        size_bytes: 1 << 20,
+        bucket_bytes: crate::REGION_BUCKET_BYTES_MIN,
+    });
+    let group = script.map.region_named("back").expect("made").1.id.0;
+    script.epoch(group, true, &[(1, None), (2, None)]);
+    script.make(node_down(&script.map, 1));
+    let new = next_epoch(&script.map, group, &[(2, Some(1))]);
+    script.make(Change::GiveUpUnflushed(vec![new]));
+    script.make(node_up(Some(1)));
 }
 
 fn files(script: &mut Script) {

@@ -1,0 +1,46 @@
+//! Operations that wait for the disks of the members, where writes do not (D-3, D-13).
+
+use staves_model::mutant::{Mutant, planted};
+use staves_service::{BucketContext, Outcome};
+use staves_wire::memory::Action;
+use staves_wire::service::Answer;
+
+use crate::refusals;
+
+/// A flush: all that was answered before it came is on the disks of all members when it is answered. Before an earlier epoch's end other doors may
+/// have written as well; whatever this epoch began with was synced by all before it opened.
+pub(crate) fn sync(context: &BucketContext, action: &Action) -> Outcome {
+    if context.member().is_lost() {
+        return Outcome::at_once(refusals::lost());
+    }
+    if let Some(over) = over(context, action) {
+        return Outcome::at_once(over);
+    }
+    Outcome::Synced {
+        seq: context.member().last(),
+        answer: Answer::Ok,
+        read: true,
+    }
+}
+
+/// The refusal of an operation whose session is over, because something that it had not flushed may be gone.
+pub(crate) fn over(context: &BucketContext, action: &Action) -> Option<Answer> {
+    let session = action.session();
+    let is_over = session != 0 && session <= context.session_over(action.image());
+    let is_flush = matches!(action, Action::Sync { .. });
+    let passes = is_flush && planted(Mutant::FlushOfOldSession);
+    (is_over && !passes).then(|| refusals::over(session))
+}
+
+/// Lets the answer to a change wait until disks have it, and all before it: also if this is a retry of one that was made.
+pub(crate) fn once_synced(context: &BucketContext, outcome: Outcome) -> Outcome {
+    let waits = context.member().is_writeback() && !planted(Mutant::CopyAnsweredAtHeld);
+    match outcome {
+        Outcome::Answer { answer, read, .. } if waits => Outcome::Synced {
+            seq: context.member().last(),
+            answer,
+            read,
+        },
+        other => other,
+    }
+}
