@@ -4,7 +4,7 @@
 //! that they had in it, only an epoch that keeps m of those is committed. When they cannot any more, what was not flushed is given up:
 //! the epoch is made from the disks that are there, and every session of the volume so far is over with the same change.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,31 @@ pub enum Unflushed {
     GivenUp,
 }
 
+impl Unflushed {
+    /// The fate of what the last open epoch of a group with write-back has not flushed, if the next one `keeps` certain members. Of `broken` nodes the
+    /// member is there in a later life; others `may_live`, seen or unseen.
+    pub fn of(
+        group: &Group,
+        broken: Option<&BTreeSet<NodeId>>,
+        keeps: impl Fn(MemberId) -> bool,
+        may_live: impl Fn(MemberId) -> bool,
+    ) -> Unflushed {
+        let is_unbroken = |id: MemberId| {
+            let is_broken = broken.is_some_and(|nodes| nodes.contains(&id.node));
+            !is_broken && id.incarnation != Incarnation::NONE
+        };
+        let are_enough = |counts: &dyn Fn(MemberId) -> bool| {
+            let counts = |x: &Member| is_unbroken(x.id) && counts(x.id);
+            whole_buckets(group.m, sources(group), counts) >= usize::from(group.m)
+        };
+        match group.last_open.epoch == Epoch(0) || are_enough(&keeps) {
+            true => Unflushed::Kept,
+            false if are_enough(&may_live) => Unflushed::Awaited,
+            false => Unflushed::GivenUp,
+        }
+    }
+}
+
 impl ClusterMap {
     /// The write-back of a volume; `None` if its writes are answered once disks have them.
     pub fn writeback(&self, id: RegionId) -> Option<&Writeback> {
@@ -40,8 +65,9 @@ impl ClusterMap {
 
     /// The regions with write-back that have a group: a volume, its snapshots and its clones.
     fn writeback_regions(&self, group: GroupId) -> impl Iterator<Item = (&Region, &Writeback)> {
-        let all = self.volumes.writeback.iter();
-        let all = all.filter_map(|(id, writeback)| Some((self.region(*id)?.1, writeback)));
+        let has_any = !self.volumes.writeback.is_empty();
+        let all = self.regions().filter(move |_| has_any);
+        let all = all.filter_map(|(_, region)| Some((region, self.writeback(region.id)?)));
         all.filter(move |(region, _)| region.stretches.iter().any(|s| s.contains(group)))
     }
 
@@ -58,13 +84,6 @@ impl ClusterMap {
             .collect()
     }
 
-    /// True if a member of a group's last open epoch is in the life in which that opened.
-    fn is_unbroken(&self, group: GroupId, x: &Member) -> bool {
-        let broken = self.volumes.broken.get(&group);
-        let is_broken = broken.is_some_and(|nodes| nodes.contains(&x.id.node));
-        !is_broken && x.id.incarnation != Incarnation::NONE
-    }
-
     /// True if the process of a member may run, seen or unseen: its node has not begun another life.
     fn may_live(&self, id: MemberId) -> bool {
         let node = self.nodes.get(&id.node);
@@ -78,20 +97,12 @@ impl ClusterMap {
         keeps: impl Fn(MemberId) -> bool,
         is_awaited: impl Fn(NodeId) -> bool,
     ) -> Unflushed {
-        if group.last_open.epoch == Epoch(0) || !self.is_writeback(group.id) {
+        if !self.is_writeback(group.id) {
             return Unflushed::Kept;
         }
-        let unbroken = |counts: &dyn Fn(MemberId) -> bool| {
-            let counts = |x: &Member| self.is_unbroken(group.id, x) && counts(x.id);
-            whole_buckets(group.m, sources(group), counts) >= usize::from(group.m)
-        };
-        if unbroken(&keeps) {
-            return Unflushed::Kept;
-        }
-        match unbroken(&|id| self.may_live(id) && is_awaited(id.node)) {
-            true => Unflushed::Awaited,
-            false => Unflushed::GivenUp,
-        }
+        let broken = self.volumes.broken.get(&group.id);
+        let may_live = |id: MemberId| self.may_live(id) && is_awaited(id.node);
+        Unflushed::of(group, broken, keeps, may_live)
     }
 
     /// The nodes that are down and may still run members that hold what was not flushed, if a group waits for those.
@@ -100,10 +111,10 @@ impl ClusterMap {
             return Vec::new();
         }
         let members = sources(group).iter().flatten();
-        let awaited = members.filter(|x| {
-            let may_hold = x.complete && self.is_unbroken(group.id, x) && self.may_live(x.id);
-            may_hold && !self.runs(x.id)
-        });
+        let broken = self.volumes.broken.get(&group.id);
+        let is_broken = |x: &Member| broken.is_some_and(|nodes| nodes.contains(&x.id.node));
+        let may_hold = |x: &Member| x.complete && !is_broken(x) && self.may_live(x.id);
+        let awaited = members.filter(|x| may_hold(x) && !self.runs(x.id));
         awaited.map(|x| x.id.node).collect()
     }
 

@@ -51,6 +51,7 @@ mod states;
 mod unread;
 mod volume_tools;
 mod volumes;
+mod writeback;
 mod written;
 
 /// Real nodes, killed when dropped.

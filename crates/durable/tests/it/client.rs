@@ -29,6 +29,9 @@ pub struct Register {
     pub request: u64,
     /// The highest that was tried.
     pub tried: u64,
+    /// The session of the highest that was acknowledged, and the highest that was flushed, with write-back.
+    pub session: u64,
+    pub flushed: u64,
 }
 
 /// A write that has no answer yet.
@@ -40,6 +43,7 @@ pub struct Pending {
     pub seq: u64,
     pub at: MemberId,
     pub epoch: Epoch,
+    pub session: u64,
 }
 
 /// The register that is written in place of one, and the extents that are to be reserved for it.
@@ -77,6 +81,9 @@ impl Cluster {
             m => self.rng.random_range(0..m),
         };
         let Some(at) = self.server(group, stream) else {
+            return;
+        };
+        let Some(session) = self.session_of(at, group) else {
             return;
         };
         // Some extents are not in use before late.
@@ -122,6 +129,7 @@ impl Cluster {
                 seq,
                 at: member.me(),
                 epoch: member.epoch(),
+                session,
             });
         }
         member.flush(self.now, &mut out);
@@ -174,6 +182,7 @@ impl Cluster {
             let register = register.expect("a register");
             if p.version > register.acked {
                 (register.acked, register.request) = (p.version, p.request);
+                register.session = p.session;
             }
             self.acked += 1;
             note(|| {
@@ -218,6 +227,16 @@ impl Cluster {
                 return; // it is shown to nobody
             }
             let found = u64::from_le_bytes(bytes);
+            if self.may_be_gone(group, known) {
+                assert!(
+                    found >= known.flushed && found <= known.tried,
+                    "LOST: group {group} register {register} at node {} in epoch {:?} is {found}, and {} was flushed",
+                    at + 1,
+                    member.epoch(),
+                    known.flushed
+                );
+                continue;
+            }
             assert!(
                 found >= known.acked && found <= known.tried,
                 "LOST: group {group} register {register} at node {} in epoch {:?} is {found}, and {} was acknowledged ({} tried)",

@@ -16,6 +16,7 @@ use staves_wire::group::{GroupEnvelope, GroupMessage};
 use crate::client::{Pending, REGISTERS, Register};
 use crate::directory::Directory;
 use crate::process::{Process, Saver};
+use crate::writeback::{Flush, Writeback};
 
 const JOURNAL_BYTES: usize = 136 << 10;
 const TABLE_BYTES: usize = 1 << 20;
@@ -32,6 +33,8 @@ pub struct Node {
     pub is_suspect: bool,
     pub process: Option<Process>,
     pub disks: u64,
+    /// Updates are answered when they are held.
+    pub is_writeback: bool,
 }
 
 pub struct Cluster {
@@ -43,6 +46,10 @@ pub struct Cluster {
     pub acked: u64,
     pub messages: Vec<(u64, GroupEnvelope)>,
     pub pending: Vec<Pending>,
+    /// Flushes that have no answer yet, those that were answered, and the session that the client has of each group.
+    pub flushes: Vec<Flush>,
+    pub flushed: u64,
+    pub sessions: BTreeMap<GroupId, u64>,
     pub next_version: u64,
     /// Messages are lost and doubled.
     pub rough: bool,
@@ -96,12 +103,24 @@ pub fn new_files(node: u64, disks: u64, seed: u64, m: u8) -> DiskFiles<FaultyDev
 
 impl Cluster {
     pub fn new(seed: u64, nodes: u64, groups: u32, (m, width): (u8, usize)) -> Cluster {
+        Cluster::with(seed, nodes, groups, (m, width), false)
+    }
+
+    /// The same, with write-back or without.
+    pub fn with(
+        seed: u64,
+        nodes: u64,
+        groups: u32,
+        (m, width): (u8, usize),
+        is_writeback: bool,
+    ) -> Cluster {
         let node = |id| Node {
             id,
             files: Arc::new(new_files(id, 0, seed, m)),
             is_suspect: false,
             process: None,
             disks: 0,
+            is_writeback,
         };
         let mut cluster = Cluster {
             rng: SmallRng::seed_from_u64(seed),
@@ -112,6 +131,9 @@ impl Cluster {
             acked: 0,
             messages: Vec::new(),
             pending: Vec::new(),
+            flushes: Vec::new(),
+            flushed: 0,
+            sessions: BTreeMap::new(),
             next_version: 0,
             rough: false,
             stuck: BTreeSet::new(),
@@ -126,12 +148,14 @@ impl Cluster {
                 cluster.registers.insert(key, Register::default());
             }
         }
+        cluster.directory.writeback = is_writeback.then(Writeback::default);
         (0..nodes as usize).for_each(|at| cluster.start(at));
         cluster
     }
 
     pub fn tell_map(&mut self, at: usize) {
         for group in self.directory.groups.clone().into_values() {
+            self.tell_sessions(at, group.id);
             self.step(at, group.id, Event::Map(Arc::new(group)));
         }
     }
@@ -142,6 +166,7 @@ impl Cluster {
             if self.rough && self.rng.random_bool(0.1) {
                 continue; // it hears of it later
             }
+            self.tell_sessions(at, group);
             self.step(at, group, Event::Map(entry.clone()));
         }
     }
@@ -283,7 +308,9 @@ impl Cluster {
                 self.step(at, group, Event::Tick);
             }
         }
+        self.grant_leases();
         self.answers();
+        self.answer_flushes();
     }
 
     /// The directory looks at its groups.

@@ -2,7 +2,7 @@
 
 use staves_erasure::Code;
 use staves_model::{
-    Epoch, GroupId, Member, MemberId, MemberSlot, NodeId, PAGE_BYTES, PARITY_SLOTS,
+    Epoch, GroupId, Member, MemberId, MemberSlot, NodeId, PAGE_BYTES, PARITY_SLOTS, Unflushed,
 };
 
 use crate::client::{REGISTERS, place};
@@ -27,8 +27,14 @@ impl Directory {
         };
         let whole = |kept: &[Option<Member>]| kept.iter().flatten().filter(|x| x.complete).count();
         let mut kept: Vec<Option<Member>> = sources.iter().map(|x| x.filter(stays)).collect();
-        if whole(&kept) < m {
+        let keeps = |kept: &[Option<Member>]| kept.iter().flatten().map(|x| x.id).collect();
+        let loses = self.fate(group, keeps(&kept)) == Unflushed::Awaited;
+        if whole(&kept) < m || loses {
             kept = sources.clone();
+        }
+        let fate = self.fate(group, keeps(&kept));
+        if fate == Unflushed::Awaited {
+            return false;
         }
         if !fresh && whole(&kept) < m {
             return false;
@@ -54,6 +60,7 @@ impl Directory {
         };
         let from = (0..).zip(&kept);
         let from = from.map(|(slot, x)| x.map(|_| MemberSlot(slot))).collect();
+        self.give_up_unflushed(group, fate);
         let entry = self.groups.get_mut(&group).expect("a group");
         entry.epoch = entry.epoch.next();
         (entry.open, entry.fresh) = (false, fresh);

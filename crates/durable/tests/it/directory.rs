@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use staves_group::{DirectoryCall, GroupStep};
 use staves_model::{
     Epoch, Group, GroupId, Incarnation, LastOpen, Member, MemberId, MemberSlot, NodeId, PoolId,
-    Revision,
+    Revision, Unflushed,
 };
+
+use crate::writeback::Writeback;
 
 /// The entries of all groups, and the lives of the nodes that run.
 pub struct Directory {
@@ -17,6 +19,8 @@ pub struct Directory {
     pub width: usize,
     /// An older disk counts, too: a planted bug.
     pub takes_older: bool,
+    /// Write-back, if the groups have it.
+    pub writeback: Option<Writeback>,
     next_life: u64,
 }
 
@@ -42,6 +46,7 @@ impl Directory {
             lives: BTreeMap::new(),
             width,
             takes_older: false,
+            writeback: None,
             next_life: 1,
         }
     }
@@ -51,6 +56,9 @@ impl Directory {
         let life = Incarnation(self.next_life);
         self.next_life += 1;
         self.lives.insert(node, life);
+        if let Some(writeback) = &mut self.writeback {
+            writeback.last_lives.insert(node, life);
+        }
         for (group, epoch) in claims {
             let entry = self.groups.get_mut(group).expect("a group");
             if *epoch < entry.last_open.epoch && !self.takes_older {
@@ -60,6 +68,9 @@ impl Directory {
             for member in members.filter(|x| x.id.node.0 == node && x.complete) {
                 member.id.incarnation = life;
                 entry.revision.0 += 1;
+                if let Some(writeback) = &mut self.writeback {
+                    writeback.broke(*group, node);
+                }
             }
         }
         life
@@ -98,8 +109,14 @@ impl Directory {
                 .is_some_and(|slot| without.contains(&slot))
         };
         let mut kept: Vec<_> = sources.iter().filter(|(_, x)| !goes(x)).copied().collect();
-        if !kept.iter().any(|(_, x)| x.complete) {
+        let keeps = |kept: &[(MemberSlot, Member)]| kept.iter().map(|(_, x)| x.id).collect();
+        let loses = self.fate(group, keeps(&kept)) == Unflushed::Awaited;
+        if !kept.iter().any(|(_, x)| x.complete) || loses {
             kept = sources.clone();
+        }
+        let fate = self.fate(group, keeps(&kept));
+        if fate == Unflushed::Awaited {
+            return false;
         }
         kept.sort_by_key(|(_, x)| !x.complete);
         if !fresh && !kept.first().is_some_and(|(_, x)| x.complete) {
@@ -113,6 +130,7 @@ impl Directory {
         if kept.len() + joiners.len() == 0 {
             return false;
         }
+        self.give_up_unflushed(group, fate);
         let entry = self.groups.get_mut(&group).expect("a group");
         entry.epoch = entry.epoch.next();
         (entry.open, entry.fresh) = (false, fresh);
@@ -140,8 +158,12 @@ impl Directory {
     pub fn call(&mut self, from: MemberId, call: &DirectoryCall) -> Vec<(GroupId, MemberSlot)> {
         match call {
             DirectoryCall::Step(GroupStep::Open { group, epoch }) => {
+                let leased = self.writeback.as_ref().is_some_and(|w| w.leases(*group));
                 let entry = self.groups.get_mut(group).expect("a group");
-                if *epoch == entry.epoch && !entry.open && keeps_lives(entry) {
+                if *epoch == entry.epoch && !entry.open && keeps_lives(entry) && !leased {
+                    if let Some(writeback) = &mut self.writeback {
+                        writeback.broken.remove(group);
+                    }
                     entry.open = true;
                     entry.last_open = LastOpen {
                         epoch: *epoch,

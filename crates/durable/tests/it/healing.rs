@@ -6,6 +6,7 @@ impl Cluster {
     /// All nodes run, nothing fails, and time passes until every group is open with complete members.
     pub fn heal(&mut self) {
         self.rough = false;
+        self.see_all();
         let mut quiet = 0;
         for round in 0..4000 {
             for at in 0..self.nodes.len() {

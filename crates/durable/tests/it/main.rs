@@ -11,3 +11,4 @@ mod nodes;
 mod placed;
 mod process;
 mod storms;
+mod writeback;

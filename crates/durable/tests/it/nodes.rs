@@ -215,6 +215,7 @@ impl Node {
             residency: Arc::new(Residency::new(RESIDENT_MAX)),
             arena,
             budget: Arc::new(Budget::new(EXTENTS)),
+            over: BTreeMap::new(),
             failed: false,
             unread: Arc::default(),
         };
@@ -247,7 +248,11 @@ impl Node {
             unread: process.unread.clone(),
         });
         let residency = process.residency.clone();
-        let options = options(&process.disk_room, KeptOn { keeper, residency });
+        let options = options(
+            &process.disk_room,
+            KeptOn { keeper, residency },
+            self.is_writeback,
+        );
         process.store.lock().begin(group);
         let Some(recovered) = recovered else {
             return Member::new(options, group, id, arena, budget);

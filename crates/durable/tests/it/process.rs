@@ -11,15 +11,19 @@ use rand::rngs::SmallRng;
 use staves_disk::faulty::FaultyDevice;
 use staves_disk::{Commit, Device, Journal, RecordBytes};
 use staves_durable::{DiskFiles, DiskStore, OpenedDisk, SaveDriver, read_kept, room_of};
-use staves_group::{DiskRoom, Effects, Event, Member, Options};
+use staves_group::{DiskRoom, Durability, Effects, Event, Member, Options};
 use staves_model::{Epoch, GroupId, Incarnation, Label, Time};
 use staves_store::{Arena, Budget, KeptOn, PageKeeper, Residency, Unread};
 
 /// Pages of a node that may be in memory: fewer than its groups have.
 pub const RESIDENT_MAX: u64 = 12;
 
-pub fn options(disk_room: &Arc<DiskRoom>, kept_on: KeptOn) -> Options {
+pub fn options(disk_room: &Arc<DiskRoom>, kept_on: KeptOn, is_writeback: bool) -> Options {
     Options {
+        durability: match is_writeback {
+            true => Durability::Writeback,
+            false => Durability::Durable,
+        },
         kept_on: Some(kept_on),
         disk_room: disk_room.clone(),
         lease: Duration::from_millis(50),
@@ -44,6 +48,8 @@ pub struct Process {
     pub residency: Arc<Residency>,
     pub arena: Arc<Arena>,
     pub budget: Arc<Budget>,
+    /// The sessions that are over, by the maps that it has.
+    pub over: BTreeMap<GroupId, u64>,
     /// Its disk has failed: it ends.
     pub failed: bool,
     /// A page that was let go of could not be read: nothing that followed from it may leave.

@@ -7,13 +7,13 @@ use crate::cluster::Cluster;
 
 /// The faults of one run.
 #[derive(Clone, Copy)]
-struct Weather {
-    nodes: u64,
-    m: u8,
-    width: usize,
-    steps: u32,
+pub struct Weather {
+    pub nodes: u64,
+    pub m: u8,
+    pub width: usize,
+    pub steps: u32,
     /// Nodes go on without disks that they had.
-    swaps: bool,
+    pub swaps: bool,
 }
 
 /// Says which seed failed.
@@ -29,8 +29,13 @@ impl Drop for Named {
 
 /// One run from a seed; the writes that were acknowledged.
 fn storm(seed: u64, weather: Weather) -> u64 {
-    let _named = Named(seed);
-    let mut c = Cluster::new(seed, weather.nodes, 2, (weather.m, weather.width));
+    let c = Cluster::new(seed, weather.nodes, 2, (weather.m, weather.width));
+    storm_over(c, weather).acked
+}
+
+/// One run of a cluster that is new.
+pub fn storm_over(mut c: Cluster, weather: Weather) -> Cluster {
+    let _named = Named(c.seed);
     c.heal();
     c.rough = true;
     for _ in 0..weather.steps {
@@ -56,7 +61,7 @@ fn storm(seed: u64, weather: Weather) -> u64 {
     (0..c.nodes.len()).for_each(|at| c.crash(at, true));
     c.heal();
     c.check_copies();
-    c.acked
+    c
 }
 
 fn one_step(c: &mut Cluster, weather: Weather) {
@@ -68,6 +73,7 @@ fn one_step(c: &mut Cluster, weather: Weather) {
     if weather.m > 1 {
         go_on(c);
     }
+    c.step_of_writeback(at, group);
     match c.rng.random_range(0..1000) {
         0..250 => c.write(group),
         250..600 => drop(c.deliver()),
@@ -198,14 +204,18 @@ fn may_lose(c: &Cluster, at: usize) -> bool {
 }
 
 /// So many seeds from one on; `STAVES_STORMS` times as many, from a seed that many runs further on, where that is set.
-fn storms(from: u64, count: u64, weather: Weather) -> u64 {
+pub fn seeds(from: u64, count: u64) -> std::ops::Range<u64> {
     let times = std::env::var("STAVES_STORMS").ok();
     let times = times.and_then(|times| times.parse::<u64>().ok());
     let (from, count) = match times {
         None => (from, count),
         Some(times) => (from + 1_000_000, count * times),
     };
-    (from..from + count).map(|seed| storm(seed, weather)).sum()
+    from..from + count
+}
+
+fn storms(from: u64, count: u64, weather: Weather) -> u64 {
+    seeds(from, count).map(|seed| storm(seed, weather)).sum()
 }
 
 const PAIR: Weather = Weather {
