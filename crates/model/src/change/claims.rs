@@ -10,8 +10,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::bounds::GROUPS_MAX;
 use super::epochs::sources;
-use super::outcome::{GROUPS_MAX, Outcome, Refusal, too_many};
+use super::outcome::{Outcome, Refusal, too_many};
 use crate::ids::{DiskId, Epoch, GroupId, Incarnation, MemberId, NodeId};
 use crate::map::{ClusterMap, Group, Medium, Member, Node, whole_buckets};
 use crate::mutant::{Mutant, planted};

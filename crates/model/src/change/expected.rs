@@ -37,7 +37,7 @@ impl ClusterMap {
         };
         let stands = expected <= self.revision
             && match change {
-                Change::CommitEpochs(new) => {
+                Change::CommitEpochs(new) | Change::GiveUpUnflushed(new) => {
                     newest_of(&mut new.iter().map(|n| n.group)) <= expected
                 }
                 Change::MarkLost { groups } => newest_of(&mut groups.iter().copied()) <= expected,

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::outcome::{NAME_BYTES_MAX, Outcome, Refusal, bad_name, too_many};
+use super::bounds::NAME_BYTES_MAX;
+use super::outcome::{Outcome, Refusal, bad_name, too_many};
 use super::pools::check_name;
 use crate::ids::{GroupId, PoolId, RegionId};
 use crate::image::{

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::Change;
+use super::bounds::NODES_MAX;
 use super::claims::Claim;
-use super::outcome::{NODES_MAX, Outcome, Refusal, check_text, too_many};
+use super::outcome::{Outcome, Refusal, check_text, too_many};
 use crate::ids::{Incarnation, NodeId};
 use crate::map::{ClusterMap, Node, NodeState};
 use crate::mutant::{Mutant, planted};

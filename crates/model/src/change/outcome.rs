@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::bounds::{BUCKETS_MAX, NAME_BYTES_MAX};
 use crate::ids::{
     ClusterId, Epoch, GroupId, Incarnation, MemberSlot, NodeId, PoolId, RegionId, Revision,
     ServiceId,
@@ -10,20 +11,6 @@ use crate::ids::{
 use crate::region::{REGION_BUCKET_BYTES_MAX, REGION_BUCKET_BYTES_MIN};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 use crate::units::with_unit;
-
-/// Most nodes that a cluster may know, up or down.
-pub const NODES_MAX: usize = 1024;
-/// Most pools.
-pub const POOLS_MAX: usize = 64;
-/// Most buckets of one pool.
-pub const BUCKETS_MAX: u32 = 4096;
-/// Most groups of all pools together.
-pub const GROUPS_MAX: usize = 16_384;
-/// Most groups of all regions together. Each is renewed, watched and led on its own, and whoever is given the map is given all of
-/// them: four times as many were measured, and take too long to spread anew (docs/decisions/volumes.md).
-pub const REGION_GROUPS_MAX: usize = 1024;
-/// Longest name, zone or address, in bytes.
-pub const NAME_BYTES_MAX: usize = 255;
 
 /// The outcome of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Change;
-use super::outcome::{
-    BUCKETS_MAX, GROUPS_MAX, Outcome, POOLS_MAX, Refusal, bad_name, check_text, too_many,
-};
+use super::bounds::{BUCKETS_MAX, GROUPS_MAX, POOLS_MAX};
+use super::outcome::{Outcome, Refusal, bad_name, check_text, too_many};
 use crate::files::Holdings;
 use crate::ids::{Epoch, GroupId, MemberSlot, PoolId, Revision};
 use crate::map::{ClusterMap, Group, LastOpen, Medium, Pool, PoolKind};

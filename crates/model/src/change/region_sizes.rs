@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Change;
-use super::outcome::{GROUPS_MAX, Outcome, REGION_GROUPS_MAX, Refusal, too_many};
+use super::bounds::{GROUPS_MAX, REGION_GROUPS_MAX};
+use super::outcome::{Outcome, Refusal, too_many};
 use crate::ids::GroupId;
 use crate::map::{ClusterMap, Medium};
 use crate::region::{REGION_BUCKET_BYTES_MIN, Volume, choose_bucket_bytes, is_bucket_bytes};

@@ -11,6 +11,8 @@ mod volumes;
 use super::*;
 use crate::ids::PoolId;
 use crate::ids::{DiskId, Epoch, MemberId, MemberSlot};
+use crate::ids::Revision;
+use crate::map::ClusterMap;
 use crate::testing::*;
 
 /// A refused change leaves the map byte for byte as it was.

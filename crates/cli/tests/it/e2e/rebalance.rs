@@ -43,13 +43,15 @@ fn a_node_that_joins_gets_its_share_of_a_volume_as_it_was_foretold() {
     let address = ([127, 0, 0, 1], ports[0]).into();
     let mut client = NbdClient::connect(address, "disk").expect("it connects");
     for bucket in 0..10 {
-        client.write(bucket * BUCKET, &[7; 1 << 20]).expect("written");
+        client
+            .write(bucket * BUCKET, &[7; 1 << 20])
+            .expect("written");
     }
     let before = plan(&cluster, &["disk"]);
     assert_eq!(before["moves"], serde_json::json!([]), "{before}");
-    let held: u64 = before["nodes"]
-        .as_array()
-        .map_or(0, |nodes| nodes.iter().map(|n| number(n, "bytes_now")).sum());
+    let held: u64 = before["nodes"].as_array().map_or(0, |nodes| {
+        nodes.iter().map(|n| number(n, "bytes_now")).sum()
+    });
     assert!(held >= 20 << 20, "10 MiB, twice: {before}");
     add_node(&mut cluster);
     let new = cluster.nodes[3].native.clone();
@@ -80,7 +82,10 @@ fn a_node_that_joins_gets_its_share_of_a_volume_as_it_was_foretold() {
     assert_eq!(done["result"], "in place", "{done}");
     assert_eq!(share(&done, "buckets_now"), buckets, "{done}");
     let after = plan(&cluster, &["disk"]);
-    assert_eq!((&after["moves"], number(&after, "bytes_left")), (&serde_json::json!([]), 0));
+    assert_eq!(
+        (&after["moves"], number(&after, "bytes_left")),
+        (&serde_json::json!([]), 0)
+    );
     let ran = cluster.run(0, &["volume", "rebalance", "disk"]);
     let nothing = "volume 'disk': all is where it is to be; there was nothing to move";
     assert!(ran.stdout.starts_with(nothing), "{}", ran.stdout);

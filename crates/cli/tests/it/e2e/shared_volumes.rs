@@ -53,8 +53,16 @@ fn a_shared_volume_is_written_through_two_nodes_at_a_time() {
     tool("nbdsh", &["-c", &script]);
     let listed: serde_json::Value =
         serde_json::from_str(&run("volume list -o json")).expect("JSON");
-    assert_eq!((&listed[0]["shared"], &listed[1]["shared"]), (&true.into(), &false.into()));
+    assert_eq!(
+        (&listed[0]["shared"], &listed[1]["shared"]),
+        (&true.into(), &false.into())
+    );
     assert_eq!(listed[0]["session"], 1, "one for both: {listed}");
     let shown = run("volume show disk");
-    assert!(shown.lines().any(|line| line.starts_with("shared") && line.ends_with("yes")), "{shown}");
+    assert!(
+        shown
+            .lines()
+            .any(|line| line.starts_with("shared") && line.ends_with("yes")),
+        "{shown}"
+    );
 }

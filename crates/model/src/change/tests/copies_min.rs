@@ -2,6 +2,7 @@
 
 use super::super::*;
 use crate::Group;
+use crate::map::ClusterMap;
 use crate::testing::*;
 
 fn set(map: &mut ClusterMap, pool: &str, copies: u8) -> Result<Outcome, Refusal> {

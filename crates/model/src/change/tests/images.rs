@@ -2,6 +2,7 @@
 
 use super::super::*;
 use crate::image::{IMAGES_MAX, ImageState};
+use crate::map::ClusterMap;
 use crate::region::StretchState;
 use crate::testing::*;
 

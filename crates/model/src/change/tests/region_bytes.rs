@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::super::*;
+use crate::map::ClusterMap;
 use crate::mutant::{Mutant, plant};
 use crate::region::{
     CHUNK_BYTES, Place, REGION_BUCKET_BYTES_MIN, Region, StretchState, stretch_unit,

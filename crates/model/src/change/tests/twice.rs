@@ -9,6 +9,7 @@ use std::mem::discriminant;
 use super::super::*;
 use crate::files::Holdings;
 use crate::ids::{Epoch, MemberSlot};
+use crate::map::ClusterMap;
 use crate::testing::*;
 
 /// Of all changes one alone is something else each time: a node's new life. Whoever joins names his join, and a

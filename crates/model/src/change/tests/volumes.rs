@@ -1,6 +1,7 @@
 //! Sessions of volumes: one at a time, each with a higher number than those before.
 
 use super::super::*;
+use crate::map::ClusterMap;
 use crate::region::Volume;
 use crate::testing::*;
 
