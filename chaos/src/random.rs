@@ -168,13 +168,33 @@ const FAR: &str = ", wan 10ms one way";
 /// The words for memory whose pool is on disk.
 const ON_DISK: &str = " on disk";
 
+/// The data and the parity buckets of memory, and its medium.
+type DrawnMemory = (usize, usize, &'static str);
+
 /// The first line of a scenario, as it is drawn.
 struct Setting {
     nodes: usize,
-    /// The data and the parity buckets of memory, and its medium.
-    memory: Option<(usize, usize, &'static str)>,
+    memory: Option<DrawnMemory>,
     topics: Vec<Topic>,
     text: String,
+}
+
+/// The number of nodes, and memory if there is any.
+fn draw_memory(topic: Topic, rng: &mut SmallRng) -> (usize, Option<DrawnMemory>) {
+    match (topic, rng.random_range(0..11)) {
+        (Any, 0) => (6, Some((4, 2, ""))),
+        (Any, 1) => (7, Some((4, 2, ""))),
+        (Any, 2) => (4, Some((2, 1, ""))),
+        (Any, 3..5) => (4, Some((1, 1, ON_DISK))),
+        (Any, 5..7) => (5, Some((1, 2, ON_DISK))),
+        (Any, 7) => (4, Some((2, 1, ON_DISK))),
+        (Any, 8) => (7, Some((4, 2, ON_DISK))),
+        (Any, _) => ([3, 3, 4, 5, 7].choose(rng).copied().unwrap_or(5), None),
+        (Losses, 0..3) => (5, Some((1, 1, ON_DISK))),
+        (Losses, 3..5) => (5, Some((1, 2, ON_DISK))),
+        (Losses, 5..7) => (5, Some((2, 1, ON_DISK))),
+        _ => (5, None),
+    }
 }
 
 impl Setting {
@@ -185,20 +205,7 @@ impl Setting {
             1 => Losses,
             _ => Any,
         };
-        let (nodes, memory) = match (topic, rng.random_range(0..11)) {
-            (Any, 0) => (6, Some((4, 2, ""))),
-            (Any, 1) => (7, Some((4, 2, ""))),
-            (Any, 2) => (4, Some((2, 1, ""))),
-            (Any, 3..5) => (4, Some((1, 1, ON_DISK))),
-            (Any, 5..7) => (5, Some((1, 2, ON_DISK))),
-            (Any, 7) => (4, Some((2, 1, ON_DISK))),
-            (Any, 8) => (7, Some((4, 2, ON_DISK))),
-            (Any, _) => ([3, 3, 4, 5, 7].choose(rng).copied().unwrap_or(5), None),
-            (Losses, 0..3) => (5, Some((1, 1, ON_DISK))),
-            (Losses, 3..5) => (5, Some((1, 2, ON_DISK))),
-            (Losses, 5..7) => (5, Some((2, 1, ON_DISK))),
-            _ => (5, None),
-        };
+        let (nodes, memory) = draw_memory(topic, rng);
         if let Some((m, k, medium)) = memory {
             text += &format!(", memory {m}+{k}{medium}");
         }

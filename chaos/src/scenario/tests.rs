@@ -111,6 +111,20 @@ fn sentences_about_disks_and_volumes_are_understood() {
 }
 
 #[test]
+fn snapshots_want_a_volume() {
+    for (text, says) in [
+        ("memory 1+1, snapshots\nrun for 1s", "no 'volume' in it"),
+        (
+            "memory 1+1, volume\nsnapshot the volume",
+            "no 'snapshots' in it",
+        ),
+    ] {
+        let wrong = parse("x", &format!("5 nodes, {text}")).expect_err(text);
+        assert!(wrong.to_string().contains(says), "{text:?}: {wrong}");
+    }
+}
+
+#[test]
 fn coded_pools_on_disk_are_understood() {
     for scheme in ["2+1", "4+2"] {
         let heading = format!("7 nodes, memory {scheme} on disk, two disks, volume");
@@ -160,16 +174,6 @@ fn what_is_wrong_is_told_with_its_line() {
         ),
         ("5 nodes, volume\nrun for 1s", 2, "no 'memory' in it"),
         ("5 nodes\ntake the volume over", 2, "no 'volume' in it"),
-        (
-            "5 nodes, memory 1+1, snapshots\nrun for 1s",
-            2,
-            "no 'volume' in it",
-        ),
-        (
-            "5 nodes, memory 1+1, volume\nsnapshot the volume",
-            2,
-            "no 'snapshots' in it",
-        ),
         ("5 nodes\nfail the first disk of n1", 2, "does not fail"),
         (
             "5 nodes\nfail a disk of n1 and wait",
