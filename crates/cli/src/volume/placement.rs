@@ -249,3 +249,66 @@ fn name(map: &ClusterMap, id: NodeId) -> String {
     let node = map.nodes.get(&id);
     node.map_or_else(|| id.to_string(), |node| node.name.clone())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_model::testing::{cluster_with_pool, start_group};
+
+    #[test]
+    fn bytes_are_those_that_members_hold_and_a_fill_counts_what_it_misses() {
+        let mut map = cluster_with_pool(3, "1+1", 2);
+        [1, 2].map(|group| start_group(&mut map, group, &[1, 2]));
+        let (first, second) = (GroupId(1), GroupId(2));
+        let extents = |extents| GroupState {
+            extents,
+            ..GroupState::default()
+        };
+        let mut held = HeldBuckets::from([
+            ((first, MemberSlot(0)), extents(4)),
+            ((second, MemberSlot(0)), extents(8)),
+        ]);
+        // The second group's copy goes to node 3, and the first group stays.
+        let now = vec![(MemberSlot(0), NodeId(1)), (MemberSlot(1), NodeId(2))];
+        let then = vec![(MemberSlot(0), NodeId(1)), (MemberSlot(1), NodeId(3))];
+        let moves = [GroupMove {
+            group: second,
+            now,
+            then,
+            fills: vec![(MemberSlot(1), NodeId(3))],
+        }];
+        let groups = BTreeSet::from([first, second]);
+        let plan = put_together(&map, &groups, &moves, &held);
+        const MIB: u64 = 1 << 20;
+        assert_eq!((plan.bytes_left, plan.under_way), (2 * MIB, 0));
+        let shares = plan.nodes.iter().map(|n| {
+            let buckets = (n.buckets_now, n.buckets_then);
+            (n.node, buckets, n.bytes_now, n.bytes_then)
+        });
+        let expected = [
+            (1, (2, 2), 3 * MIB, 3 * MIB),
+            (2, (2, 1), 3 * MIB, MIB),
+            (3, (0, 1), 0, 2 * MIB),
+        ];
+        assert_eq!(shares.collect::<Vec<_>>(), expected);
+        // Node 3 has joined, and has a quarter of the pages.
+        let group = map.groups.get_mut(&second).expect("a group");
+        let mut joiner = group.members[1].expect("a copy");
+        joiner.id.node = NodeId(3);
+        joiner.id.incarnation = map.nodes[&NodeId(3)].incarnation;
+        joiner.complete = false;
+        group.members.push(Some(joiner));
+        let filling = GroupState {
+            pages: 400,
+            missing_pages: 300,
+            ..GroupState::default()
+        };
+        held.insert((second, MemberSlot(2)), filling);
+        let plan = put_together(&map, &groups, &moves, &held);
+        assert_eq!((plan.bytes_left, plan.under_way), (2 * MIB * 3 / 4, 1));
+        // A group of which nobody answered is counted, and not taken for empty.
+        held.clear();
+        let plan = put_together(&map, &groups, &moves, &held);
+        assert_eq!((plan.silent_groups, plan.bytes_left), (2, 0));
+    }
+}

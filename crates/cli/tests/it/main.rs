@@ -9,6 +9,7 @@ mod e2e;
 mod fake;
 mod files;
 mod minority;
+mod status;
 mod wrong;
 
 use std::process::{Command, Output, Stdio};
