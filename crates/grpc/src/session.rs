@@ -150,6 +150,20 @@ impl AttachedVolume {
         self.change(discard).await.map(drop)
     }
 
+    /// Waits until all that was answered before is on the disks of all copies. Only where the volume has write-back there is anything to wait for;
+    /// if some of it may be gone, the session is over.
+    pub async fn flush(&self) -> Result<(), VolumesError> {
+        let request = v1::FlushRequest {
+            volume: self.volume.clone(),
+            session: self.session,
+        };
+        let flush = |mut stub: Stub<Channel>| {
+            let request = request.clone();
+            async move { stub.flush(request).await }
+        };
+        self.change(flush).await.map(drop)
+    }
+
     /// Ends the session: the volume is free.
     pub async fn detach(self) -> Result<(), VolumesError> {
         let request = v1::DetachRequest {

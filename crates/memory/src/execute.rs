@@ -45,27 +45,8 @@ pub(crate) fn malformed(action: &Action) -> Option<Answer> {
 }
 
 impl Memory {
-    /// Executes an operation that is well formed, at a bucket that serves.
-    pub(crate) fn execute_action(
-        &mut self,
-        context: &mut BucketContext,
-        now: Time,
-        header: &OpHeader,
-        action: &Action,
-        effects: &mut Effects,
-    ) -> Outcome {
-        match action {
-            Action::Sync { .. } => flush::sync(context, action),
-            // The directory goes by the answer for good.
-            Action::Copy { .. } | Action::Drop { .. } => {
-                let done = self.change_or_read(context, now, header, action, effects);
-                flush::once_synced(context, done)
-            }
-            _ => self.change_or_read(context, now, header, action, effects),
-        }
-    }
-
-    fn change_or_read(
+    /// Executes an operation other than a flush. Its answer waits for no disk.
+    pub(crate) fn change_or_read(
         &mut self,
         context: &mut BucketContext,
         now: Time,

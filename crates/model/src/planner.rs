@@ -26,6 +26,7 @@ mod odd;
 mod plan;
 mod pool_plan;
 mod rest;
+mod unflushed;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,6 +40,7 @@ use self::odd::StuckMembers;
 use self::plan::{Choice, EpochReason, Fit, View};
 use self::pool_plan::PoolPlan;
 use self::rest::Rest;
+pub use self::unflushed::GIVE_UP_AFTER;
 use crate::change::{Change, NewEpoch};
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, MemberSlot, NodeId, PoolId, Revision};
 use crate::map::{ClusterMap, Group, Medium, Member, Node, NodeState, Pool};
@@ -46,13 +48,10 @@ use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes};
 use crate::ring::Ring;
 use crate::time::Time;
-use crate::writeback::Unflushed;
 
 /// The time that the directory waits before a group starts empty, and so the time for which a member may go on
 /// without an answer of the directory (GROUP rule 13).
 pub const START_EMPTY_AFTER: Duration = Duration::from_secs(5);
-/// The time that the directory waits for a node that is down and may hold what a volume with write-back has not flushed.
-pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// A report of stuck members that comes so soon after an epoch opened may be older than that; if it still holds it is repeated.
 const REPORT_ON_ITS_WAY: Duration = Duration::from_millis(100);
 /// A report that is not repeated for so long is over. Of an epoch that is not open it holds as long as that.
@@ -375,14 +374,8 @@ impl Planner {
             }
         }
         let mut out = Vec::new();
-        let gives_up = |new: &NewEpoch| map.unflushed_in(new, |_| true) == Unflushed::Awaited;
-        let (given_up, epochs): (Vec<_>, Vec<_>) = epochs.into_iter().partition(gives_up);
-        if !epochs.is_empty() {
-            out.push((map.revision, Change::CommitEpochs(epochs)));
-        }
-        if !given_up.is_empty() {
-            out.push((map.revision, Change::GiveUpUnflushed(given_up)));
-        }
+        let commits = unflushed::commits(map, epochs).into_iter();
+        out.extend(commits.map(|change| (map.revision, change)));
         if !lost.is_empty() {
             out.push((map.revision, Change::MarkLost { groups: lost }));
         }
@@ -637,10 +630,7 @@ impl Planner {
                 let since = self.draining_since.get(&node);
                 since.is_some_and(|since| now.since(*since) >= self.config.twins_after)
             },
-            awaited: &|node| {
-                let since = self.down_since.get(&node);
-                since.is_none_or(|since| now.since(*since) < self.config.give_up_after)
-            },
+            awaited: &|node| self.awaits(now, node),
             calm: watch
                 .open_since
                 .is_some_and(|since| now.since(since) >= self.config.calm_after),

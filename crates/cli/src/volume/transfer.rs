@@ -286,6 +286,7 @@ async fn put_in(
         progress.tell(at);
     }
     clear(&volume, head, at..head.size_bytes).await?;
+    volume.flush().await?;
     volume.detach().await?;
     Ok(written)
 }

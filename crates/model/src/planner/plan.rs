@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::balance::Load;
 use super::coordinator::{choose_coordinator, reach_most};
 use super::odd::coordinator_is_the_odd_one;
+use super::unflushed::may_go_on;
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Medium, Member, Pool, nodes_to_spare, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::reach::{Cuts, NarrowNodes, apart};
 use crate::scheme::{K_MAX, PARITY_SLOTS, bucket_slot, twin};
-use crate::writeback::Unflushed;
 
 /// After so many tries in vain an epoch is made of survivors alone: a joiner may be what is in the way.
 const TRIES_WITH_JOINERS: u64 = 2;
@@ -344,13 +344,6 @@ fn complete(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> usize {
     whole_buckets(view.group.m, sources(view.group), |x| {
         kept.iter().any(|(_, k)| k.id == x.id)
     })
-}
-
-/// False while others than these may hold what a group with write-back has not flushed (D-13).
-fn may_go_on(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> bool {
-    let keeps = |id| kept.iter().any(|(_, x)| x.id == id);
-    let fate = view.map.unflushed(view.group, keeps, view.awaited);
-    fate != Unflushed::Awaited
 }
 
 pub(super) fn seat((slot, x): &(MemberSlot, Member)) -> EpochSeat {

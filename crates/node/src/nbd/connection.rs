@@ -337,7 +337,6 @@ impl NbdConnection {
     async fn execute(&self, request: Request, reply: &mut NbdReply) -> Result<(), BlockError> {
         let cookie = request.cookie;
         let (state, running, attachment) = (&self.state, &self.running, &self.attachment);
-        let durable = request.fua && self.blocks.is_writeback();
         let mut written = None;
         match request.command {
             NbdCommand::Read { offset, len, .. } => {
@@ -370,17 +369,15 @@ impl NbdConnection {
                 no_hole,
                 ..
             } => {
-                let range = (offset, u64::from(len));
+                let range = *written.insert((offset, u64::from(len)));
                 let zero = |session| self.blocks.zero(session, range, no_hole);
                 attachment.change(running, range, zero).await?;
-                written = Some(range);
                 state.count_write(0);
             }
             NbdCommand::Trim { offset, len } => {
-                let len = u64::from(len);
-                let trim = |session| self.blocks.trim(session, offset, len);
-                attachment.change(running, (offset, len), trim).await?;
-                written = Some((offset, len));
+                let range = *written.insert((offset, u64::from(len)));
+                let trim = |session| self.blocks.trim(session, range.0, range.1);
+                attachment.change(running, range, trim).await?;
             }
             NbdCommand::Flush => attachment.flush(&self.blocks).await?,
             NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
@@ -393,7 +390,7 @@ impl NbdConnection {
                 return Ok(());
             }
         }
-        if let Some(range) = written.filter(|_| durable) {
+        if let Some(range) = written.filter(|_| request.fua) {
             attachment.flush_range(&self.blocks, range).await?;
         }
         self.replies.done(cookie, &mut reply.head);

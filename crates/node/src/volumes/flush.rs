@@ -11,11 +11,6 @@ use super::blocks::VolumeBytes;
 use super::error::BlockError;
 
 impl VolumeBytes {
-    /// True if a write that was answered may be in memory alone.
-    pub(crate) fn is_writeback(&self) -> bool {
-        self.map().writeback(self.id).is_some()
-    }
-
     /// Waits until all that any door has answered before is on the disks of all members; at once where every answer says that already.
     /// In a session that is over, because something that it had not flushed may be gone, it is refused; 0 for none.
     pub(crate) async fn flush(&self, session: u64) -> Result<(), BlockError> {

@@ -1,0 +1,43 @@
+//! Groups with write-back: epochs that drop nobody who may hold what was not flushed, and those that do so at last (D-13).
+
+use std::time::Duration;
+
+use super::Planner;
+use super::plan::View;
+use crate::change::{Change, NewEpoch};
+use crate::ids::{MemberSlot, NodeId};
+use crate::map::{ClusterMap, Member};
+use crate::time::Time;
+use crate::writeback::Unflushed;
+
+/// The time that the directory waits for a node that is down and may hold what a volume with write-back has not flushed.
+pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
+
+impl Planner {
+    /// True if a node runs, or has not been down for so long that it is not waited for any more.
+    pub(super) fn awaits(&self, now: Time, node: NodeId) -> bool {
+        let since = self.down_since.get(&node);
+        since.is_none_or(|since| now.since(*since) < self.config.give_up_after)
+    }
+}
+
+/// False while others than these may hold what a group with write-back has not flushed.
+pub(super) fn may_go_on(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> bool {
+    let keeps = |id| kept.iter().any(|(_, x)| x.id == id);
+    let fate = view.map.unflushed(view.group, keeps, view.awaited);
+    fate != Unflushed::Awaited
+}
+
+/// The changes that commit these epochs: by themselves those that do without a node that may still hold something.
+pub(super) fn commits(map: &ClusterMap, epochs: Vec<NewEpoch>) -> Vec<Change> {
+    let gives_up = |new: &NewEpoch| map.unflushed_in(new, |_| true) == Unflushed::Awaited;
+    let (given_up, epochs): (Vec<_>, Vec<_>) = epochs.into_iter().partition(gives_up);
+    let mut changes = Vec::new();
+    if !epochs.is_empty() {
+        changes.push(Change::CommitEpochs(epochs));
+    }
+    if !given_up.is_empty() {
+        changes.push(Change::GiveUpUnflushed(given_up));
+    }
+    changes
+}
