@@ -77,9 +77,8 @@ impl RegionDoor {
             | Action::Allocated { .. }
             | Action::Copy { .. }
             | Action::Drop { .. }
-            | Action::Changed { .. } => {
-                Answer::error(ErrorCode::Unsupported, "a region is no volume")
-            }
+            | Action::Changed { .. }
+            | Action::Sync { .. } => Answer::error(ErrorCode::Unsupported, "a region is no volume"),
         })
     }
 }

@@ -305,9 +305,13 @@ impl BucketContext {
         if waiters.len() + syncing.len() == 0 || !member.may_answer(now) {
             return;
         }
-        syncing.pop(member.flushed(), may_flush, |token, answer| {
-            out.answers.push((token, Ok(answer)));
-        });
+        syncing.pop(
+            member.flushed(),
+            |_| may_flush,
+            |token, answer| {
+                out.answers.push((token, Ok(answer)));
+            },
+        );
         let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
         let may_write = !member.lacks_copies();
         let may_leave = |read| if read { may_read } else { may_write };

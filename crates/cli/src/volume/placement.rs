@@ -258,7 +258,9 @@ mod tests {
     #[test]
     fn bytes_are_those_that_members_hold_and_a_fill_counts_what_it_misses() {
         let mut map = cluster_with_pool(3, "1+1", 2);
-        [1, 2].map(|group| start_group(&mut map, group, &[1, 2]));
+        [1, 2]
+            .iter()
+            .for_each(|group| start_group(&mut map, *group, &[1, 2]));
         let (first, second) = (GroupId(1), GroupId(2));
         let extents = |extents| GroupState {
             extents,

@@ -10,8 +10,8 @@ mod volumes;
 
 use super::*;
 use crate::ids::PoolId;
-use crate::ids::{DiskId, Epoch, MemberId, MemberSlot};
 use crate::ids::Revision;
+use crate::ids::{DiskId, Epoch, MemberId, MemberSlot};
 use crate::map::ClusterMap;
 use crate::testing::*;
 
