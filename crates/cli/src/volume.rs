@@ -199,7 +199,7 @@ fn delete(session: &Cluster, name: &str, is_sure: bool, out: Format) -> anyhow::
         confirm(session, &what, out)?;
     }
     session.wait(client.delete_volume(name))?;
-    // What it shares with others is given back bucket by bucket.
+    // Bytes that others have, too, are given back bucket by bucket.
     let what = match session.wait(client.volume(name)) {
         Ok(_) => "is being deleted",
         Err(_) => "deleted",

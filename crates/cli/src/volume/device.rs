@@ -28,7 +28,7 @@ pub struct DeviceOptions {
     /// The volume or the snapshot
     #[arg(value_name = "VOLUME[@SNAPSHOT]", required_unless_present = "stop")]
     name: Option<String>,
-    /// Where a node serves NBD, or several of them: the first that takes connections is used [default: those of the nodes that are up]
+    /// An address at which a node serves NBD, or several of them: the first that takes connections is used [default: those of the nodes that are up]
     #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     node: Vec<Endpoint>,
     /// The device [default: the first that is free]

@@ -44,6 +44,7 @@ impl ClusterMap {
             Change::CreateRegion { .. }
             | Change::CreateVolume { .. }
             | Change::MakeRegion { .. }
+            | Change::MakeSharedVolume { .. }
             | Change::MakeWriteback { .. } => self.make_region(change),
             Change::GrowRegion { .. } | Change::ExtendRegion { .. } => self.extend_region(change),
             Change::AttachVolume {
@@ -62,18 +63,7 @@ impl ClusterMap {
             Change::EndCopies { together, are_good } => self.end_copies(*together, *are_good),
             Change::ForgetImage(region) => self.forget_image(*region),
             Change::SetCopiesMin { pool, copies } => self.set_copies_min(pool, *copies),
-            Change::MakeSharedVolume {
-                pool,
-                name,
-                size_bytes,
-                bucket_bytes,
-            } => self.make_shared_volume(pool, name, (*size_bytes, *bucket_bytes)),
-            Change::LeaveVolume {
-                volume,
-                node,
-                incarnation,
-                joined,
-            } => self.leave_volume(*volume, (*node, *incarnation), *joined),
+            Change::LeaveVolume { .. } => self.leave_volume(change),
             Change::DeleteRegion { name } => self.delete_region(name),
             Change::LoadRegion { name, load } => self.load_region(name, load.clone()),
             Change::WriteRegion { region, offsets } => self.write_region(*region, offsets),

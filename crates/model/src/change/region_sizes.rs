@@ -36,6 +36,12 @@ impl ClusterMap {
                 let bytes = (*size_bytes, *bucket_bytes);
                 self.create_region(pool, name, bytes, volume.filter(|_| *is_volume))
             }
+            Change::MakeSharedVolume {
+                pool,
+                name,
+                size_bytes,
+                bucket_bytes,
+            } => self.make_shared_volume(pool, name, (*size_bytes, *bucket_bytes)),
             Change::MakeWriteback {
                 pool,
                 name,

@@ -1,7 +1,8 @@
 //! Shared volumes: doors that join their session, and leave it.
 
+use super::Change;
 use super::outcome::{Outcome, Refusal};
-use crate::ids::{Incarnation, NodeId, PoolId, RegionId};
+use crate::ids::{NodeId, PoolId, RegionId};
 use crate::map::ClusterMap;
 use crate::mutant::{Mutant, planted};
 use crate::region::{Region, Volume, VolumeWriter};
@@ -61,12 +62,16 @@ impl ClusterMap {
     }
 
     /// The last client of a door has gone, unless one has come since. The session ends with the last door.
-    pub(super) fn leave_volume(
-        &mut self,
-        id: RegionId,
-        (node, incarnation): (NodeId, Incarnation),
-        joined: u64,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn leave_volume(&mut self, change: &Change) -> Result<Outcome, Refusal> {
+        let &Change::LeaveVolume {
+            volume: id,
+            node,
+            incarnation,
+            joined,
+        } = change
+        else {
+            return Ok(Outcome::Unchanged);
+        };
         let (pool, _, region) = self.volume_to_change(id)?;
         let Some(mut shared) = self.volumes.shared.get(&id).cloned() else {
             return Ok(Outcome::Unchanged);

@@ -169,7 +169,11 @@ impl Attachment {
     }
 
     async fn attach(&self, running: &Arc<Running>, deadline: Instant) -> Result<u64, BlockError> {
-        let session = self.open_session(running, deadline).await?;
+        let is_shared = running.directory.map().borrow().is_shared(self.id);
+        let session = match is_shared {
+            true => self.join_shared(running, deadline).await?,
+            false => self.open_session(running, deadline).await?,
+        };
         // Its client may have gone meanwhile, and writes in a later session by now.
         self.still_ours(running, session)?;
         // Where nothing was ever written no former door may write either, until somebody marks it.
@@ -280,9 +284,6 @@ impl Attachment {
         running: &Arc<Running>,
         deadline: Instant,
     ) -> Result<u64, BlockError> {
-        if running.directory.map().borrow().is_shared(self.id) {
-            return self.join_shared(running, deadline).await;
-        }
         let me = writer(running, &self.client);
         loop {
             // Nobody is to attach for a connection that has ended: its client writes by another one.

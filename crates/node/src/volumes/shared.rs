@@ -21,7 +21,7 @@ impl Attachment {
             let me = writer(running, &self.client);
             return volume(map, self.id).is_some_and(|v| v.writer.as_ref() == Some(&me));
         };
-        // Who was sent away, and whose node's door has joined again since for another client, is still sent away.
+        // A client that was sent away stays so, though its node's door has joined again since for another one.
         let is_same_use = shared.began == self.began.load(Ordering::Acquire);
         let is_open = door(map, self.id, running).is_some();
         (is_same_use && is_open) || planted(Mutant::SharedOutlivesDetach)

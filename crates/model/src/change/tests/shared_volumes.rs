@@ -125,7 +125,7 @@ fn a_dead_door_ends_nothing_while_another_is_up() {
     assert_eq!((volume(&map).session, shared(&map).doors.len()), (2, 1));
 }
 
-/// Whoever wrote before it was taken away is told apart from who comes after, though the node is the same.
+/// The clients of before it was taken away are told apart from those of after, though the node is the same.
 #[test]
 fn what_is_taken_away_is_begun_anew() {
     let (mut map, id) = with_shared_volume();

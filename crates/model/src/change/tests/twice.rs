@@ -175,26 +175,8 @@ fn regions(script: &mut Script) {
     volumes(script);
 }
 
-fn volumes(script: &mut Script) {
-    script.make(Change::CreateVolume {
-        pool: "memory".into(),
-        name: "v".into(),
-        size_bytes: 1 << 20,
-    });
-    let volume = script.map.region_named("v").expect("made").1.id;
+fn shared_volumes(script: &mut Script) {
     let (node, incarnation) = script.life(1);
-    let client = "10.0.0.7".into();
-    script.make(Change::AttachVolume {
-        volume,
-        after: 0,
-        writer: VolumeWriter {
-            node,
-            incarnation,
-            client,
-        },
-    });
-    let session = 1;
-    script.make(Change::DetachVolume { volume, session });
     script.make(Change::MakeSharedVolume {
         pool: "memory".into(),
         name: "shared".into(),
@@ -219,6 +201,29 @@ fn volumes(script: &mut Script) {
         incarnation,
         joined,
     });
+}
+
+fn volumes(script: &mut Script) {
+    script.make(Change::CreateVolume {
+        pool: "memory".into(),
+        name: "v".into(),
+        size_bytes: 1 << 20,
+    });
+    let volume = script.map.region_named("v").expect("made").1.id;
+    let (node, incarnation) = script.life(1);
+    let client = "10.0.0.7".into();
+    script.make(Change::AttachVolume {
+        volume,
+        after: 0,
+        writer: VolumeWriter {
+            node,
+            incarnation,
+            client,
+        },
+    });
+    let session = 1;
+    script.make(Change::DetachVolume { volume, session });
+    shared_volumes(script);
     let disk_bytes = 1 << 30;
     script.make(Change::SetDisks(NodeDisks {
         node,

@@ -114,7 +114,7 @@ fn what_a_dead_node_had_is_made_anew_where_it_is_foretold() {
     assert_eq!(made_anew, lacking.count(), "{moves:?}");
 }
 
-/// What was begun is what is left to do, and no more.
+/// Moves that were begun are among those that are left, and no others.
 #[test]
 fn moves_that_are_half_made_are_foretold_to_their_end() {
     let mut town = settled(3, "1+1", 32);
