@@ -147,9 +147,7 @@ impl Action {
                 offset,
                 by: u64::from_le_bytes(whole(fields)?),
             },
-            PUT | ZERO | FENCE | COPY | DROP | SYNC => {
-                Action::of_session(tag, offset, fields, body)?
-            }
+            PUT..=FENCE | COPY | DROP | SYNC => Action::of_session(tag, offset, fields, body)?,
             tag => {
                 return Err(DecodeError::Tag {
                     what: "a memory operation",

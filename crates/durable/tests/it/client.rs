@@ -80,10 +80,9 @@ impl Cluster {
             1 => 0,
             m => self.rng.random_range(0..m),
         };
-        let Some(at) = self.server(group, stream) else {
-            return;
-        };
-        let Some(session) = self.session_of(at, group) else {
+        let server = self.server(group, stream);
+        let Some((at, session)) = server.and_then(|at| Some((at, self.session_of(at, group)?)))
+        else {
             return;
         };
         // Some extents are not in use before late.

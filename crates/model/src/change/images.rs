@@ -71,15 +71,19 @@ impl ClusterMap {
             {
                 volume.session = session;
             }
-            self.volumes.images.insert(region.id, image);
-            // It has the origin's groups, whose writes are answered one way.
-            if self.volumes.writeback.contains_key(&of.id) {
-                let fresh = Writeback::default();
-                self.volumes.writeback.insert(region.id, fresh);
-            }
-            self.regions_of(pool).push(region);
+            self.add_image(pool, &of, region, image);
         }
         self.moved(Outcome::Region { id: first })
+    }
+
+    fn add_image(&mut self, pool: PoolId, of: &Region, region: Region, image: Image) {
+        self.volumes.images.insert(region.id, image);
+        // It has the origin's groups, whose writes are answered one way.
+        if self.volumes.writeback.contains_key(&of.id) {
+            let fresh = Writeback::default();
+            self.volumes.writeback.insert(region.id, fresh);
+        }
+        self.regions_of(pool).push(region);
     }
 
     fn name_of_copy(

@@ -348,12 +348,11 @@ impl NbdConnection {
                 return Ok(());
             }
             NbdCommand::Write { offset, bytes } => {
-                let len = bytes.len() as u64;
+                let range = *written.insert((offset, bytes.len() as u64));
                 let write = |session| self.blocks.write(session, offset, bytes.clone());
-                attachment.change(running, (offset, len), write).await?;
-                written = Some((offset, len));
+                attachment.change(running, range, write).await?;
                 reply.part = None;
-                state.count_write(len);
+                state.count_write(range.1);
             }
             NbdCommand::WriteZeroes {
                 no_hole: true,
@@ -390,9 +389,8 @@ impl NbdConnection {
                 return Ok(());
             }
         }
-        if let Some(range) = written.filter(|_| request.fua) {
-            attachment.flush_range(&self.blocks, range).await?;
-        }
+        let written = written.filter(|_| request.fua);
+        attachment.flush_written(&self.blocks, written).await?;
         self.replies.done(cookie, &mut reply.head);
         Ok(())
     }

@@ -69,13 +69,16 @@ impl Attachment {
         }
     }
 
-    /// Flushes what was just written to a range.
-    pub(crate) async fn flush_range(
+    /// Flushes what was just written to a range, if there is one.
+    pub(crate) async fn flush_written(
         &self,
         bytes: &VolumeBytes,
-        range: (u64, u64),
+        range: Option<(u64, u64)>,
     ) -> Result<(), BlockError> {
         let session = self.session.load(Ordering::Acquire);
-        bytes.flush_range(session, range).await
+        match range {
+            Some(range) => bytes.flush_range(session, range).await,
+            None => Ok(()),
+        }
     }
 }
