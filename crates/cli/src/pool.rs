@@ -229,7 +229,7 @@ fn copies_min(pool: &str, copies: u8) -> Change {
     }
 }
 
-/// What of a pool is to be changed.
+/// The changes to a pool that are asked for.
 struct Wanted {
     scheme: Option<Scheme>,
     memory: Option<Size>,

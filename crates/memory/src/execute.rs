@@ -13,8 +13,8 @@ use crate::chunks::{Table, run};
 use crate::edit::{Edit, WrittenChunk, edit, word};
 use crate::memory::Memory;
 use crate::places::{PagesState, Places};
-use crate::refusals::{fenced, lost, no_image, out_of_memory, out_of_places};
-use crate::{chunks, flush, reads};
+use crate::refusals::{self, fenced, lost, no_image, out_of_memory, out_of_places};
+use crate::{chunks, reads};
 
 /// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
@@ -63,7 +63,7 @@ impl Memory {
         if action.is_write() && is_lost {
             return Outcome::at_once(lost());
         }
-        if let Some(over) = flush::over(context, action).filter(|_| action.is_write()) {
+        if let Some(over) = refusals::of_session(context, action).filter(|_| action.is_write()) {
             return context.record(header, over, context.member().last());
         }
         if let Some(lacking) = lacks(context, now, chunks::FIRST.run(0, 0), effects) {

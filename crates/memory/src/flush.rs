@@ -38,7 +38,7 @@ fn sync(context: &BucketContext, action: &Action) -> Outcome {
     if context.member().is_lost() {
         return Outcome::at_once(refusals::lost());
     }
-    if let Some(over) = over(context, action) {
+    if let Some(over) = refusals::of_session(context, action) {
         return Outcome::at_once(over);
     }
     Outcome::Synced {
@@ -46,15 +46,6 @@ fn sync(context: &BucketContext, action: &Action) -> Outcome {
         answer: Answer::Ok,
         read: true,
     }
-}
-
-/// The refusal of an operation whose session is over, because something that it had not flushed may be gone.
-pub(crate) fn over(context: &BucketContext, action: &Action) -> Option<Answer> {
-    let session = action.session();
-    let is_over = session != 0 && session <= context.session_over(action.image());
-    let is_flush = matches!(action, Action::Sync { .. });
-    let passes = is_flush && planted(Mutant::FlushOfOldSession);
-    (is_over && !passes).then(|| refusals::over(session))
 }
 
 /// Lets the answer to a change wait until disks have it, and all before it: also if this is a retry of one that was made.

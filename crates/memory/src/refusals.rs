@@ -1,5 +1,7 @@
 //! Answers to operations that were not done.
 
+use staves_model::mutant::{Mutant, planted};
+use staves_service::BucketContext;
 use staves_wire::ErrorCode;
 use staves_wire::memory::Action;
 use staves_wire::service::Answer;
@@ -46,4 +48,13 @@ pub(crate) fn out_of_memory() -> Answer {
         ErrorCode::OutOfMemory,
         "the pool's memory is used up on a node that holds these bytes: delete a region, or give the pool more with 'staves pool set NAME --memory SIZE'",
     )
+}
+
+/// The refusal of an operation whose session is over, because something that it had not flushed may be gone.
+pub(crate) fn of_session(context: &BucketContext, action: &Action) -> Option<Answer> {
+    let session = action.session();
+    let is_over = session != 0 && session <= context.session_over(action.image());
+    let is_flush = matches!(action, Action::Sync { .. });
+    let passes = is_flush && planted(Mutant::FlushOfOldSession);
+    (is_over && !passes).then(|| over(session))
 }

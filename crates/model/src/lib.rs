@@ -48,6 +48,7 @@ mod stop_book;
 pub mod testing;
 mod time;
 pub mod units;
+mod volume_entries;
 mod volume_limit;
 mod volume_tables;
 mod writeback;
@@ -86,11 +87,12 @@ pub use scheme::{
     EXTENT_BYTES, EXTENT_PAGES, HASH_SLOTS, K_MAX, M_MAX, PAGE_BYTES, PARITY_SLOTS, Scheme,
     bucket_slot, hash_slot, slots_max, twin,
 };
-pub use shared_volume::{SHARED_CLIENTS, SharedDoor, SharedVolume, SharedVolumes};
+pub use shared_volume::SHARED_CLIENTS;
 pub use silence::Silences;
 pub use stop_book::{OwnStop, StopBook, StopReply, StopState, StopTimes};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;
+pub use volume_entries::{SharedDoor, SharedVolume, SharedVolumes, Writeback};
 pub use volume_limit::{BURST_MS, LIMIT_BYTES_MIN, VolumeLimit, VolumeLimits};
 pub use volume_tables::VolumeTables;
-pub use writeback::{Unflushed, Writeback};
+pub use writeback::Unflushed;

@@ -3,37 +3,12 @@
 //! All of their connections write in one session. It begins with the first door through which a client writes, and goes on while there is
 //! a door whose node is up: doors come and go. What ends it for all is that it is taken away.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-
-use crate::ids::{Incarnation, NodeId, RegionId};
+use crate::ids::{NodeId, RegionId};
 use crate::map::ClusterMap;
 use crate::region::{Region, VolumeWriter};
 
 /// The client that a shared volume is said to be attached to.
 pub const SHARED_CLIENTS: &str = "several clients";
-
-/// The use of one such volume.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SharedVolume {
-    /// The session that the present use began with: copies of the volume raise its number, and the same clients go on.
-    pub began: u64,
-    /// The doors through which clients write, by node.
-    pub doors: BTreeMap<NodeId, SharedDoor>,
-}
-
-/// A door through which clients write to a shared volume.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SharedDoor {
-    /// The life of its node.
-    pub incarnation: Incarnation,
-    /// The revision with which its last client began to write.
-    pub joined: u64,
-}
-
-/// The shared volumes of a map.
-pub type SharedVolumes = BTreeMap<RegionId, SharedVolume>;
 
 impl ClusterMap {
     /// True if several clients may write to a volume at a time.

@@ -6,20 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
-
 use crate::change::sources;
 use crate::ids::{Epoch, GroupId, Incarnation, MemberId, NodeId, RegionId};
 use crate::map::{ClusterMap, Group, Member, NodeState, whole_buckets};
 use crate::mutant::{Mutant, planted};
 use crate::region::Region;
-
-/// A volume with write-back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Writeback {
-    /// Sessions up to this one are over, because something that they had not flushed may be gone; 0 for none.
-    pub over: u64,
-}
+use crate::volume_entries::Writeback;
 
 /// The fate of what was answered and not flushed, if a group goes on with certain members.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -219,7 +219,7 @@ impl Cluster {
         self.flushes = flushes;
     }
 
-    /// What happens besides with write-back: flushes, and nodes that are believed to be dead.
+    /// Events besides with write-back: flushes, and nodes that are believed to be dead.
     pub fn step_of_writeback(&mut self, at: usize, group: GroupId) {
         if self.directory.writeback.is_none() {
             return;

@@ -131,7 +131,7 @@ fn a_flush_needs_a_lease_and_the_planted_bug_is_found() {
     assert!(found.is_err());
 }
 
-/// What a session wrote and had not flushed may be gone: nothing of it is done any more, and no flush of it says that all is well.
+/// A session whose unflushed writes may be gone: nothing of it is done any more, and no flush of it says that all is well.
 fn ended_sessions_are_refused() -> Result<(), String> {
     let mut c = cluster((1, 1));
     c.run(0, Some(1), &put(3, b"third"));
@@ -167,7 +167,7 @@ fn sessions_that_are_over_neither_write_nor_flush_and_the_planted_bug_is_found()
     assert!(found.is_err());
 }
 
-/// Where every answer waits for the sync a flush waits for no more than that.
+/// With every answer waiting for the sync, a flush waits for no more than that.
 #[test]
 fn a_durable_bucket_flushes_too() {
     let options = Options {

@@ -6,7 +6,8 @@ use crate::ids::{NodeId, PoolId, RegionId};
 use crate::map::ClusterMap;
 use crate::mutant::{Mutant, planted};
 use crate::region::{Region, Volume, VolumeWriter};
-use crate::shared_volume::{SHARED_CLIENTS, SharedDoor, SharedVolume};
+use crate::shared_volume::SHARED_CLIENTS;
+use crate::volume_entries::{SharedDoor, SharedVolume};
 
 impl ClusterMap {
     /// Makes a volume that several clients write at a time.

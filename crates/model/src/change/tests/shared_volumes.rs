@@ -3,8 +3,9 @@
 use super::super::*;
 use crate::map::ClusterMap;
 use crate::region::Volume;
-use crate::shared_volume::{SHARED_CLIENTS, SharedVolume};
+use crate::shared_volume::SHARED_CLIENTS;
 use crate::testing::*;
+use crate::volume_entries::SharedVolume;
 
 fn with_shared_volume() -> (ClusterMap, RegionId) {
     let mut map = cluster(3);
