@@ -1,6 +1,6 @@
 //! `staves pool`: make, look at, change and delete pools.
 
-use std::collections::BTreeSet;
+mod uses;
 
 use serde_json::json;
 use staves_model::policy::{
@@ -11,6 +11,7 @@ use staves_node::config::Size;
 use staves_node::status::{DirectoryFacts, StatusReport};
 use staves_wire::ErrorCode;
 
+pub use self::uses::{goes_on, in_use};
 use crate::confirm::{confirm, confirmed};
 use crate::status::{self, find_pool};
 use clap::{ArgGroup, Subcommand, ValueEnum};
@@ -114,6 +115,13 @@ impl From<MediumName> for Medium {
     }
 }
 
+/// The options of a pool that may be changed later.
+struct PoolOptions {
+    scheme: Option<Scheme>,
+    memory: Option<Size>,
+    min_copies: Option<u8>,
+}
+
 pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()> {
     match command {
         Pool::List => {
@@ -131,34 +139,18 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             wait_when_lost,
             min_copies,
         } => {
-            let pool_kind = kind_of(kind);
-            let (scheme, buckets) = shape(&pool_kind, *scheme, *buckets)?;
-            if *min_copies > scheme.k + 1 {
-                let text = format!(
-                    "pool '{name}' cannot have writes wait for {min_copies} copies: with its scheme {scheme} choose from 1, which never waits, to {}",
-                    scheme.k + 1
-                );
-                return Err(Failure::Own(Own::Usage, text).into());
-            }
-            cluster.propose(&Change::CreatePool {
-                name: name.clone(),
-                kind: pool_kind,
-                scheme,
-                medium: (*medium).into(),
-                node_budget_bytes: memory.0,
-                buckets,
-                may_start_empty: *kind != KindName::Memory && !wait_when_lost,
-            })?;
-            if *min_copies > 1 {
-                cluster.propose(&copies_min(name, *min_copies))?;
-            }
-            let then = made(name, kind, scheme, buckets, *memory);
-            print_result(
+            let asked = PoolOptions {
+                scheme: *scheme,
+                memory: Some(*memory),
+                min_copies: Some(*min_copies),
+            };
+            let waits = *kind == KindName::Memory || *wait_when_lost;
+            create(
+                cluster,
+                (name, kind),
+                &asked,
+                (*medium, *buckets, waits),
                 out,
-                name,
-                "created",
-                &then,
-                &warnings(&*cluster.map()?, name),
             )
         }
         Pool::Set {
@@ -168,15 +160,50 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
             min_copies,
             yes,
         } => {
-            let wanted = Wanted {
+            let asked = PoolOptions {
                 scheme: *scheme,
                 memory: *memory,
                 min_copies: *min_copies,
             };
-            set(cluster, name, &wanted, *yes, out)
+            set(cluster, name, &asked, *yes, out)
         }
         Pool::Delete { name, yes } => delete(cluster, name, *yes, out),
     }
+}
+
+fn create(
+    cluster: &Cluster,
+    (name, kind): (&str, &KindName),
+    asked: &PoolOptions,
+    (medium, buckets, waits_when_lost): (MediumName, Option<u32>, bool),
+    out: Format,
+) -> anyhow::Result<()> {
+    let pool_kind = kind_of(kind);
+    let (scheme, buckets) = shape(&pool_kind, asked.scheme, buckets)?;
+    let copies = asked.min_copies.unwrap_or(1);
+    if copies > scheme.k + 1 {
+        let text = format!(
+            "pool '{name}' cannot have writes wait for {copies} copies: with its scheme {scheme} choose from 1, which never waits, to {}",
+            scheme.k + 1
+        );
+        return Err(Failure::Own(Own::Usage, text).into());
+    }
+    let memory = asked.memory.unwrap_or(Size(0));
+    cluster.propose(&Change::CreatePool {
+        name: name.to_owned(),
+        kind: pool_kind,
+        scheme,
+        medium: medium.into(),
+        node_budget_bytes: memory.0,
+        buckets,
+        may_start_empty: !waits_when_lost,
+    })?;
+    if copies > 1 {
+        cluster.propose(&copies_min(name, copies))?;
+    }
+    let then = made(name, kind, scheme, buckets, memory);
+    let warnings = warnings(&*cluster.map()?, name);
+    print_result(out, name, "created", &then, &warnings)
 }
 
 fn kind_of(kind: &KindName) -> PoolKind {
@@ -229,21 +256,14 @@ fn copies_min(pool: &str, copies: u8) -> Change {
     }
 }
 
-/// The changes to a pool that are asked for.
-struct Wanted {
-    scheme: Option<Scheme>,
-    memory: Option<Size>,
-    min_copies: Option<u8>,
-}
-
 fn set(
     cluster: &Cluster,
     name: &str,
-    wanted: &Wanted,
+    asked: &PoolOptions,
     yes: bool,
     out: Format,
 ) -> anyhow::Result<()> {
-    let (scheme, memory) = (wanted.scheme, wanted.memory);
+    let (scheme, memory) = (asked.scheme, asked.memory);
     let report = cluster.status()?;
     find_pool(&report, name)?;
     let map = cluster.map()?;
@@ -260,7 +280,7 @@ fn set(
         let holds = holds_usage(&map, &report.usage(), name, memory.0);
         holds.map_err(|refusal| Failure::Wire(ErrorCode::Refused, refusal.to_string()))?;
     }
-    let copies = wanted.min_copies.map(|copies| copies_min(name, copies));
+    let copies = asked.min_copies.map(|copies| copies_min(name, copies));
     let pool = (scheme.is_some() || memory.is_some()).then(|| Change::SetPool {
         name: name.to_owned(),
         scheme,
@@ -317,25 +337,6 @@ fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Resu
     };
     let used: Vec<String> = used.map(goes_on).into_iter().collect();
     print_result(out, name, "deleted", then, &used)
-}
-
-/// The mounts that use datasets, by their last reports to nodes.
-pub fn in_use(report: &StatusReport, which: impl Fn(&str) -> bool) -> Option<String> {
-    let facts = report.nodes.iter().filter_map(|node| node.facts.as_ref());
-    let uses = facts.flat_map(|facts| &facts.uses);
-    let mounts: BTreeSet<&str> = uses
-        .filter(|one| which(&one.dataset))
-        .map(|one| one.by.as_str())
-        .collect();
-    let mounts: Vec<&str> = mounts.into_iter().collect();
-    (!mounts.is_empty()).then(|| format!("mounted at {}", mounts.join(", ")))
-}
-
-/// Describes the fate of mounts whose memory is taken away.
-pub fn goes_on(mounted: String) -> String {
-    format!(
-        "it is still {mounted}: what is read there comes from the source from now on, as slowly as that is"
-    )
 }
 
 fn print_result(

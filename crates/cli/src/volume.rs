@@ -6,28 +6,29 @@ mod machine;
 mod placement;
 mod rates;
 mod rebalance;
+mod shown;
 mod stream;
 mod top;
 mod transfer;
 
 use anyhow::Context;
 use clap::Subcommand;
-use serde_json::json;
 use staves_client::VolumeStat;
+use staves_model::Scheme;
 use staves_model::policy::too_few_nodes;
-use staves_model::{ImageKind, ImageState, SHARED_CLIENTS, Scheme};
 use staves_node::config::Size;
 
 use self::device::DeviceOptions;
 use self::limit::LimitOptions;
 use self::rebalance::RebalanceOptions;
+use self::shown::{COLUMNS, as_json, described};
 use self::top::TopOptions;
 use self::transfer::{ExportOptions, ImportOptions};
 use crate::confirm::confirm;
-use crate::{memory, scrub};
+use crate::scrub;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::{Format, GlobalOptions};
-use staves_cli_common::output::{self, Column, bytes, count, properties};
+use staves_cli_common::output::{self, bytes, count};
 
 /// The moment at which a write is answered.
 #[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -273,161 +274,4 @@ fn print_result(
         region.scheme
     );
     output::changed(out, answer, line, warning)
-}
-
-fn as_json(stat: &VolumeStat) -> serde_json::Value {
-    let region = &stat.region;
-    json!({
-        "volume": region.name,
-        "pool": region.pool,
-        "scheme": region.scheme,
-        "size_bytes": region.size_bytes,
-        "capacity_bytes": region.capacity_bytes,
-        "data_buckets": memory::buckets_json(region),
-        "session": stat.session,
-        "shared": stat.is_shared,
-        "shared_through": stat.doors,
-        "attached_to": writer_json(stat),
-        "limit": limit::as_json(stat),
-        "cache": cache(stat),
-        "copy": copy_json(stat),
-        "lost_groups": region.lost.iter().map(|group| group.0).collect::<Vec<_>>(),
-        "groups": region.groups.iter().map(|group| group.0).collect::<Vec<_>>(),
-    })
-}
-
-fn cache(stat: &VolumeStat) -> &'static str {
-    match stat.is_writeback {
-        true => "writeback",
-        false => "durable",
-    }
-}
-
-fn answered(stat: &VolumeStat) -> &'static str {
-    match stat.is_writeback {
-        true => "once all copies hold them (write-back)",
-        false => "once they are durable",
-    }
-}
-
-fn copy_json(stat: &VolumeStat) -> Option<serde_json::Value> {
-    let image = stat.image?;
-    Some(json!({
-        "kind": kind(image.kind),
-        "state": image_state(image.state),
-        "of": stat.of,
-        "at_ms": image.at_ms,
-    }))
-}
-
-fn kind(kind: ImageKind) -> &'static str {
-    match kind {
-        ImageKind::Original => "original",
-        ImageKind::Snapshot => "snapshot",
-        ImageKind::Clone => "clone",
-    }
-}
-
-fn image_state(state: ImageState) -> &'static str {
-    match state {
-        ImageState::Copying { .. } => "being made",
-        ImageState::Ready => "in use",
-        ImageState::Deleting => "being deleted",
-    }
-}
-
-fn copy_of(stat: &VolumeStat) -> String {
-    match (stat.image, &stat.of) {
-        (None, _) => "-".into(),
-        (Some(image), Some(of)) => format!("{} of {of}", kind(image.kind)),
-        (Some(image), None) => kind(image.kind).into(),
-    }
-}
-
-fn writer_json(stat: &VolumeStat) -> Option<serde_json::Value> {
-    stat.writer.as_ref().map(|writer| {
-        json!({
-            "client": writer.client,
-            "node": writer.node.0,
-            "node_name": stat.node,
-            "node_up": stat.node.is_some(),
-        })
-    })
-}
-
-const COLUMNS: &[Column<VolumeStat>] = &[
-    ("volume", |stat| stat.region.name.clone()),
-    ("pool", |stat| stat.region.pool.clone()),
-    ("scheme", |stat| stat.region.scheme.clone()),
-    ("size ", |stat| bytes(stat.region.size_bytes)),
-    ("groups ", |stat| stat.region.groups.len().to_string()),
-    ("limit", |stat| limit::of(stat, "-")),
-    ("cache", |stat| cache(stat).into()),
-    ("copy", copy_of),
-    ("shared", |stat| {
-        if stat.is_shared { "yes" } else { "-" }.into()
-    }),
-    ("attached to", attached),
-    ("state", state),
-];
-
-fn attached(stat: &VolumeStat) -> String {
-    match (&stat.writer, &stat.node) {
-        _ if !stat.doors.is_empty() => {
-            format!("{SHARED_CLIENTS} through {}", stat.doors.join(", "))
-        }
-        (None, _) => "nobody".into(),
-        (Some(writer), Some(node)) => format!("{} through {node}", writer.client),
-        (Some(writer), None) => format!(
-            "nobody ({} had it through node {}, which has ended)",
-            writer.client, writer.node
-        ),
-    }
-}
-
-fn state(stat: &VolumeStat) -> String {
-    match (stat.region.lost.len(), stat.region.groups.len()) {
-        (0, _) => stat
-            .image
-            .map_or("in use", |image| image_state(image.state))
-            .into(),
-        (lost, of) => format!("{lost} of {of} groups lost"),
-    }
-}
-
-fn copied(stat: &VolumeStat) -> String {
-    let at = stat.image.and_then(|image| {
-        let at = chrono::DateTime::from_timestamp_millis(image.at_ms as i64)?;
-        let at = at.format("%Y-%m-%d %H:%M:%S");
-        (image.at_ms > 0).then(|| format!(", {at} UTC"))
-    });
-    format!("{}{}", copy_of(stat), at.unwrap_or_default())
-}
-
-fn described(stat: &VolumeStat) -> String {
-    let region = &stat.region;
-    let groups: Vec<String> = region.groups.iter().map(ToString::to_string).collect();
-    properties([
-        ("name", region.name.clone()),
-        ("pool", region.pool.clone()),
-        ("scheme", region.scheme.clone()),
-        (
-            "ends at",
-            format!(
-                "{} ({})",
-                bytes(region.size_bytes),
-                count(region.size_bytes, "byte")
-            ),
-        ),
-        ("can grow to, with its groups", bytes(region.capacity_bytes)),
-        ("data buckets", memory::buckets(region)),
-        ("limit", limit::of(stat, "none")),
-        ("writes are answered", answered(stat).into()),
-        ("copy", copied(stat)),
-        ("shared", if stat.is_shared { "yes" } else { "no" }.into()),
-        ("attached to", attached(stat)),
-        ("sessions so far", stat.session.to_string()),
-        ("groups", groups.join(" ")),
-        ("state", state(stat)),
-    ])
 }

@@ -21,6 +21,7 @@ mod region_sizes;
 mod regions;
 mod shared_volumes;
 mod steps;
+mod unflushed;
 
 use std::ops::Range;
 

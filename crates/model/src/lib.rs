@@ -29,6 +29,7 @@ pub mod change;
 pub mod detector;
 mod election_timer;
 mod files;
+mod forecast;
 mod ids;
 mod image;
 mod kind;
@@ -64,6 +65,7 @@ pub use files::{
     DATASETS_MAX, Dataset, HOLDERS_MAX, Holder, Holdings, PIN_TEXT_BYTES_MAX, PINS_MAX, Pin,
     SOURCE_BYTES_MAX, STRETCH_BLOCKS, bucket_of,
 };
+pub use forecast::{GroupMove, forecast};
 pub use ids::{
     ClientId, ClusterId, DiskId, Epoch, GroupId, HashSlot, Incarnation, Label, MemberId,
     MemberSlot, NodeId, PoolId, RegionId, Revision, ServiceId,
@@ -76,7 +78,7 @@ pub use map::{
     ClusterMap, Group, KindRow, LastOpen, Medium, Member, Node, NodeState, Pool, PoolKind,
     whole_buckets,
 };
-pub use planner::{GroupMove, Planner, PlannerConfig, StuckReport, forecast};
+pub use planner::{Planner, PlannerConfig, StuckReport};
 pub use region::{
     BUCKET_CHUNKS_MAX, BucketPart, CHUNK_BYTES, Place, REGION_BUCKET_BYTES_MAX,
     REGION_BUCKET_BYTES_MIN, Region, Stretch, StretchState, Volume, VolumeWriter,
@@ -92,7 +94,7 @@ pub use silence::Silences;
 pub use stop_book::{OwnStop, StopBook, StopReply, StopState, StopTimes};
 pub use time::{CLOCK_RATE_BOUND_PPM, Time, shortened};
 pub use units::with_unit;
-pub use volume_entries::{SharedDoor, SharedVolume, SharedVolumes, Writeback};
+pub use volume_entries::{SharedDoor, SharedVolume, SharedVolumes};
 pub use volume_limit::{BURST_MS, LIMIT_BYTES_MIN, VolumeLimit, VolumeLimits};
 pub use volume_tables::VolumeTables;
-pub use writeback::Unflushed;
+pub use writeback::{Unflushed, Writeback};

@@ -20,7 +20,6 @@
 mod balance;
 mod coordinator;
 mod fills;
-mod forecast;
 mod isolated;
 mod odd;
 mod plan;
@@ -34,7 +33,6 @@ use std::time::Duration;
 
 use self::balance::Load;
 use self::fills::{Filling, is_cut_off};
-pub use self::forecast::{GroupMove, forecast};
 use self::isolated::{sole_source, sole_survivor};
 use self::odd::StuckMembers;
 use self::plan::{Choice, EpochReason, Fit, View};
@@ -630,7 +628,10 @@ impl Planner {
                 let since = self.draining_since.get(&node);
                 since.is_some_and(|since| now.since(*since) >= self.config.twins_after)
             },
-            awaited: &|node| self.awaits(now, node),
+            awaited: &|node| {
+                let since = self.down_since.get(&node);
+                since.is_none_or(|since| now.since(*since) < self.config.give_up_after)
+            },
             calm: watch
                 .open_since
                 .is_some_and(|since| now.since(since) >= self.config.calm_after),

@@ -1,4 +1,4 @@
-//! Entries of the tables at the map's end: of shared volumes, and of those with write-back.
+//! Entries of the tables at the map's end: of volumes that several clients share.
 
 use std::collections::BTreeMap;
 
@@ -26,10 +26,3 @@ pub struct SharedDoor {
 
 /// The shared volumes of a map.
 pub type SharedVolumes = BTreeMap<RegionId, SharedVolume>;
-
-/// A volume with write-back.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Writeback {
-    /// Sessions up to this one are over, because something that they had not flushed may be gone; 0 for none.
-    pub over: u64,
-}

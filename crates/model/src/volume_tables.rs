@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{GroupId, NodeId, PoolId, RegionId};
 use crate::image::Images;
-use crate::volume_entries::{SharedVolumes, Writeback};
+use crate::volume_entries::SharedVolumes;
 use crate::volume_limit::VolumeLimits;
+use crate::writeback::Writeback;
 
 /// The tables of volumes, by region, and of pools.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

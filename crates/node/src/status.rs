@@ -687,8 +687,6 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
         };
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
         status.unanswered += u32::from(late || waits::unanswered(map, group));
-        let serves = matches!(condition, Condition::Whole | Condition::Short);
-        status.unwritable += u32::from(serves && group.lacks_copies(status.copies_min));
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(bears);
         match condition {
@@ -722,7 +720,7 @@ fn empty_status(map: &ClusterMap, pool: &Pool, parity_possible: u8) -> PoolStatu
         node_budget_bytes: pool.node_budget_bytes,
         may_start_empty: pool.may_start_empty,
         copies_min: map.copies_min(pool.id),
-        unwritable: 0,
+        unwritable: waits::unwritable(map, pool),
         buckets: pool.groups.len() as u32,
         whole: 0,
         short: 0,

@@ -339,10 +339,8 @@ impl<S: Service> Bucket<S> {
         if S::is_write(op) && self.context.is_full() {
             return Outcome::Refuse(Refused::Busy);
         }
-        if S::is_write(op) && self.context.member().lacks_copies() {
-            return Outcome::Blocked { starved: false };
-        }
-        if self.is_held_back(now, key_hash, op) {
+        let lacks_copies = S::is_write(op) && self.context.member().lacks_copies();
+        if lacks_copies || self.is_held_back(now, key_hash, op) {
             return Outcome::Blocked { starved: false };
         }
         let Bucket {

@@ -194,7 +194,7 @@ fn stop(machine: &NbdMachine, path: &str, out: Format) -> anyhow::Result<()> {
 mod tests {
     use std::net::TcpListener;
 
-    use super::super::machine::fake_machine;
+    use super::super::machine::tests::fake_machine;
     use super::*;
 
     #[test]

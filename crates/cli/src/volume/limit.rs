@@ -1,14 +1,12 @@
 //! `staves volume limit`: the most that a volume's clients may do each second.
 
-use serde_json::{Value, json};
-use staves_client::VolumeStat;
 use staves_model::VolumeLimit;
 use staves_node::config::{Millis, Size};
 
 use super::print_result;
+use super::shown;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::Format;
-use staves_cli_common::output::{bytes, number};
 
 // No doc comment: clap would take it for the command's description.
 #[derive(clap::Args, Debug)]
@@ -40,34 +38,8 @@ pub fn run(session: &Cluster, options: &LimitOptions, out: Format) -> anyhow::Re
     session.wait(session.client.limit_volume(name, limit))?;
     let stat = session.wait(session.client.volume(name))?;
     let what = match limit {
-        Some(_) => format!("limited to {}", of(&stat, "nothing")),
+        Some(_) => format!("limited to {}", shown::limit(&stat, "nothing")),
         None => "not limited".into(),
     };
     print_result(out, &stat, &what, None)
-}
-
-/// A volume's limit as programs read it.
-pub fn as_json(stat: &VolumeStat) -> Option<Value> {
-    stat.limit.map(|limit| {
-        json!({
-            "iops": limit.iops,
-            "bytes_per_second": limit.bytes_per_second,
-            "burst_seconds": limit.burst_ms as f64 / 1000.0,
-        })
-    })
-}
-
-/// A volume's limit in words, or this if it has none.
-pub fn of(stat: &VolumeStat, none: &str) -> String {
-    let Some(limit) = stat.limit else {
-        return none.to_owned();
-    };
-    let requests = limit
-        .iops
-        .map(|iops| format!("{} requests/s", number(iops)));
-    let bytes = limit
-        .bytes_per_second
-        .map(|count| format!("{}/s", bytes(count)));
-    let parts: Vec<String> = requests.into_iter().chain(bytes).collect();
-    parts.join(", ")
 }

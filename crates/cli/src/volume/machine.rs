@@ -255,41 +255,40 @@ fn until(holds: impl Fn() -> bool) -> bool {
     true
 }
 
-/// A machine in a folder, with a tool that does as `nbd-client` would.
 #[cfg(test)]
-pub(super) fn fake_machine(
-    folder: &std::path::Path,
-    devices: u32,
-    tool: Option<&str>,
-) -> NbdMachine {
-    use std::os::unix::fs::PermissionsExt;
-    let root = folder.join("root");
-    for number in 0..devices {
-        let device = root.join(format!("sys/block/nbd{number}"));
-        fs::create_dir_all(&device).expect("a folder");
-        fs::write(device.join("size"), "0\n").expect("a file");
-        fs::write(device.join("ro"), "0\n").expect("a file");
-    }
-    let bin = folder.join("bin");
-    fs::create_dir_all(&bin).expect("a folder");
-    if let Some(script) = tool {
-        let program = bin.join("nbd-client");
-        let folder = folder.display();
-        let text = format!("#!/bin/sh\ncd {folder}\necho \"$@\" >> called\n{script}\n");
-        fs::write(&program, text).expect("a file");
-        let mode = fs::Permissions::from_mode(0o755);
-        fs::set_permissions(&program, mode).expect("a mode");
-    }
-    NbdMachine {
-        root,
-        path: bin.into_os_string(),
-        is_root: true,
-    }
-}
-
-#[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+
+    /// A machine in a folder, with a tool that does as `nbd-client` would.
+    pub(in crate::volume) fn fake_machine(
+        folder: &std::path::Path,
+        devices: u32,
+        tool: Option<&str>,
+    ) -> NbdMachine {
+        use std::os::unix::fs::PermissionsExt;
+        let root = folder.join("root");
+        for number in 0..devices {
+            let device = root.join(format!("sys/block/nbd{number}"));
+            fs::create_dir_all(&device).expect("a folder");
+            fs::write(device.join("size"), "0\n").expect("a file");
+            fs::write(device.join("ro"), "0\n").expect("a file");
+        }
+        let bin = folder.join("bin");
+        fs::create_dir_all(&bin).expect("a folder");
+        if let Some(script) = tool {
+            let program = bin.join("nbd-client");
+            let folder = folder.display();
+            let text = format!("#!/bin/sh\ncd {folder}\necho \"$@\" >> called\n{script}\n");
+            fs::write(&program, text).expect("a file");
+            let mode = fs::Permissions::from_mode(0o755);
+            fs::set_permissions(&program, mode).expect("a mode");
+        }
+        NbdMachine {
+            root,
+            path: bin.into_os_string(),
+            is_root: true,
+        }
+    }
 
     fn disk(read_only: bool) -> NbdConnect<'static> {
         NbdConnect {

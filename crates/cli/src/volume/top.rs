@@ -9,7 +9,7 @@ use staves_node::status::{NodeStatus, full_name};
 use staves_node::volumes::VolumeOp;
 
 use super::rates::{OpRate, VolumeRate, VolumeRates};
-use super::{attached, writer_json};
+use super::shown::{attached, writer_json};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, bytes, columns};

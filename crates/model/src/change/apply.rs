@@ -31,11 +31,7 @@ impl ClusterMap {
             Change::ForgetNode { node } => self.forget_node(*node),
             Change::Drain { node, on } => self.drain(*node, *on),
             Change::CreatePool { .. } => self.create_pool(change),
-            Change::SetPool {
-                name,
-                scheme,
-                node_budget_bytes,
-            } => self.set_pool(name, *scheme, *node_budget_bytes),
+            Change::SetPool { .. } => self.set_pool(change),
             Change::DeletePool { name } => self.delete_pool(name),
             Change::CommitEpochs(new) => self.commit_epochs(new, false),
             Change::GiveUpUnflushed(new) => self.commit_epochs(new, true),

@@ -11,7 +11,7 @@ use crate::image::{
 };
 use crate::map::ClusterMap;
 use crate::region::{Region, Volume};
-use crate::volume_entries::Writeback;
+use crate::writeback::Writeback;
 
 impl ClusterMap {
     /// Begins to copy volumes, all at one instant: those that are written to get a new session, in which no write is done before every bucket

@@ -70,12 +70,15 @@ impl ClusterMap {
         self.moved(Outcome::Pool { id })
     }
 
-    pub(super) fn set_pool(
-        &mut self,
-        name: &str,
-        scheme: Option<Scheme>,
-        budget: Option<u64>,
-    ) -> Result<Outcome, Refusal> {
+    pub(super) fn set_pool(&mut self, change: &Change) -> Result<Outcome, Refusal> {
+        let Change::SetPool {
+            name,
+            scheme,
+            node_budget_bytes: budget,
+        } = change
+        else {
+            unreachable!("called for SetPool only");
+        };
         let pool = self.known_pool(name)?;
         let (id, before) = (pool.id, (pool.scheme, pool.node_budget_bytes));
         let scheme = scheme.unwrap_or(pool.scheme);

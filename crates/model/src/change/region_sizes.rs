@@ -8,7 +8,7 @@ use super::outcome::{Outcome, Refusal, too_many};
 use crate::ids::GroupId;
 use crate::map::{ClusterMap, Medium};
 use crate::region::{REGION_BUCKET_BYTES_MIN, Volume, choose_bucket_bytes, is_bucket_bytes};
-use crate::volume_entries::Writeback;
+use crate::writeback::Writeback;
 
 impl ClusterMap {
     /// A region or a volume. Changes that say nothing of data buckets are of a time when all held the least.

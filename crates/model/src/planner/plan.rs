@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::balance::Load;
 use super::coordinator::{choose_coordinator, reach_most};
 use super::odd::coordinator_is_the_odd_one;
-use super::unflushed::may_go_on;
 use crate::change::{NewEpoch, is_source, sources};
 use crate::ids::{MemberId, MemberSlot, NodeId};
 use crate::map::{ClusterMap, Group, Medium, Member, Pool, nodes_to_spare, whole_buckets};
@@ -291,7 +290,7 @@ pub(super) fn takeover(view: &View<'_>) -> Option<NewEpoch> {
     };
     let tried = [view.left_out, view.stuck, &BTreeSet::new()];
     let tried = tried.into_iter().map(|without| survivors(view, without));
-    let mut tried = tried.filter(|kept| complete(view, kept) >= m && may_go_on(view, kept));
+    let mut tried = tried.filter(|kept| complete(view, kept) >= m && view.may_go_on(kept));
     let seats = tried.find_map(|kept| Some(seats_of(&kept)).filter(|seats| !vacates(seats)))?;
     let coordinator = choose_coordinator(view, &seats)?;
     Some(view.epoch(seats, coordinator))

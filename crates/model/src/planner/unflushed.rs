@@ -2,30 +2,22 @@
 
 use std::time::Duration;
 
-use super::Planner;
 use super::plan::View;
 use crate::change::{Change, NewEpoch};
-use crate::ids::{MemberSlot, NodeId};
+use crate::ids::MemberSlot;
 use crate::map::{ClusterMap, Member};
-use crate::time::Time;
 use crate::writeback::Unflushed;
 
 /// The time that the directory waits for a node that is down and may hold what a volume with write-back has not flushed.
 pub const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 
-impl Planner {
-    /// True if a node runs, or has not been down for so long that it is not waited for any more.
-    pub(super) fn awaits(&self, now: Time, node: NodeId) -> bool {
-        let since = self.down_since.get(&node);
-        since.is_none_or(|since| now.since(*since) < self.config.give_up_after)
+impl View<'_> {
+    /// False while others than these may hold what a group with write-back has not flushed.
+    pub(super) fn may_go_on(&self, kept: &[(MemberSlot, Member)]) -> bool {
+        let keeps = |id| kept.iter().any(|(_, x)| x.id == id);
+        let fate = self.map.unflushed(self.group, keeps, self.awaited);
+        fate != Unflushed::Awaited
     }
-}
-
-/// False while others than these may hold what a group with write-back has not flushed.
-pub(super) fn may_go_on(view: &View<'_>, kept: &[(MemberSlot, Member)]) -> bool {
-    let keeps = |id| kept.iter().any(|(_, x)| x.id == id);
-    let fate = view.map.unflushed(view.group, keeps, view.awaited);
-    fate != Unflushed::Awaited
 }
 
 /// The changes that commit these epochs: by themselves those that do without a node that may still hold something.

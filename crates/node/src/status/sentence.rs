@@ -2,7 +2,7 @@
 
 use super::names::full_name;
 use super::unheard::cut_links;
-use super::waits::{doubled, waits_for_disks};
+use super::waits::{doubled, waits_for_copies, waits_for_disks};
 use super::{PoolStatus, State, StatusReport};
 
 pub(super) fn sentence(report: &StatusReport) -> String {
@@ -146,10 +146,7 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
         }
     };
     let doubled = doubled(report, pool);
-    let unwritable = format!(
-        "with fewer than the {} complete copies that its writes wait for ('staves pool set --min-copies' changes that)",
-        pool.copies_min
-    );
+    let unwritable = waits_for_copies(pool);
     let cases = [
         (pool.lost, have_lost.as_str()),
         (pool.starting, "not begun yet"),

@@ -8,6 +8,21 @@ use staves_model::{ClusterMap, Group, Medium, MemberSlot, Pool, Scheme, whole_bu
 use super::names::full_name;
 use super::{NodeStatus, PoolStatus, StatusReport};
 
+/// Buckets whose writes wait.
+pub(super) fn waits_for_copies(pool: &PoolStatus) -> String {
+    format!(
+        "with fewer than the {} complete copies that its writes wait for ('staves pool set --min-copies' changes that)",
+        pool.copies_min
+    )
+}
+
+/// The buckets that serve, and whose writes wait because they have fewer complete copies than the pool wants.
+pub(super) fn unwritable(map: &ClusterMap, pool: &Pool) -> u32 {
+    let copies_min = map.copies_min(pool.id);
+    let waits = |group: &&Group| group.open && !group.lost && group.lacks_copies(copies_min);
+    map.groups_of(pool).filter(waits).count() as u32
+}
+
 /// A bucket that no node holds, and that is not made anew.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WaitingBucket {

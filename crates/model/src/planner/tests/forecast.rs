@@ -1,7 +1,7 @@
 //! The moves that are foretold are those that the planner makes.
 
 use super::*;
-use crate::planner::forecast::{GroupMove, forecast};
+use crate::forecast::{GroupMove, forecast};
 
 fn pool_of(map: &ClusterMap) -> PoolId {
     *map.pools.keys().next().expect("a pool")

@@ -7,10 +7,10 @@
 
 use std::time::Duration;
 
-use super::{Planner, PlannerConfig};
 use crate::change::{Change, GroupStep};
 use crate::ids::{GroupId, MemberSlot, NodeId, PoolId};
 use crate::map::{ClusterMap, Group, Member};
+use crate::planner::{Planner, PlannerConfig};
 use crate::time::Time;
 
 /// The time from one look to the next while there is something to do, and while there is not.
