@@ -60,9 +60,9 @@ fn what_was_flushed_is_there_after_both_were_killed_and_the_session_is_over() {
     write(&mut client, 0, 1);
     client.flush().expect("both have synced it");
     write(&mut client, 1, 2);
-    (1..3).for_each(|at| {
+    for at in 1..3 {
         cluster.end(at, "-KILL");
-    });
+    }
     (1..3).for_each(|at| cluster.up(at));
     // Whatever a process leaves to the system is there; with the power of both it could be gone, and nobody can tell.
     let until = Instant::now() + PATIENCE;
