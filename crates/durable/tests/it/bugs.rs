@@ -16,10 +16,11 @@ fn planted_bugs_are_found() {
     let two_and_one = "storms::nothing_acknowledged_is_lost_by_two_and_one";
     let two_and_two = "storms::nothing_acknowledged_is_lost_by_two_and_two";
     let swaps = "storms::nothing_acknowledged_is_lost_where_nodes_go_on_without_disks_that_failed";
+    let coded_back = "writeback::nothing_flushed_is_lost_by_coded_groups_with_write_back";
     let back = "writeback::nothing_flushed_is_lost_by_a_pair_with_write_back";
     hunt(&[
         row(FlushAnsweredAtHeld, back, "was flushed"),
-        row(FlushOfOldSession, back, "was flushed"),
+        row(FlushOfOldSession, coded_back, "was flushed"),
         row(GiveUpKeepsSessions, back, "LOST"),
         row(BrokenLivesAtOnce, back, "LOST"),
         row(AnsweredAtHeld, pair, "LOST"),
