@@ -328,8 +328,16 @@ const _: () = assert!(crate::scheme::M_MAX + crate::scheme::PARITY_SLOTS <= 64);
 impl Group {
     /// True if it has fewer complete copies than writes to its pool wait for ([`ClusterMap::copies_min`]). With m > 1 that many bear as many losses as copies would.
     pub fn lacks_copies(&self, copies_min: u8) -> bool {
-        let complete = whole_buckets(self.m, &self.members, |_| true);
-        complete + 1 < usize::from(self.m) + usize::from(copies_min)
+        let complete = self.listed().filter(|(_, x)| x.complete);
+        if copies_min <= 1 {
+            return false;
+        }
+        if self.m == 1 {
+            return complete.count() < usize::from(copies_min);
+        }
+        // Two buckets on one node are lost together.
+        let borne = nodes_to_spare(self.m, complete.map(|(slot, x)| (slot, x.id)));
+        borne.is_none_or(|borne| borne + 1 < copies_min)
     }
 }
 

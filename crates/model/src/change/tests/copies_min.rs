@@ -104,3 +104,25 @@ fn a_group_lacks_copies_by_what_it_may_lose() {
     group.members[1] = None;
     assert_eq!(lacks(group), [false, true, true]);
 }
+
+/// Of 2+1 on two nodes one has both data buckets: with it all is lost.
+#[test]
+fn two_buckets_on_one_node_are_one_loss() {
+    let mut map = cluster(3);
+    map.apply(None, &create_memory_pool("p", "2+1", 1 << 29))
+        .expect("it is new");
+    let create = Change::CreateRegion {
+        pool: "p".into(),
+        name: "r".into(),
+        size_bytes: 64 << 20,
+    };
+    map.apply(None, &create).expect("it is new");
+    let id = *map.groups.keys().next().expect("one");
+    start_group(&mut map, id.0, &[1, 2, 3]);
+    let group = map.groups.get_mut(&id).expect("one");
+    assert!(!group.lacks_copies(2));
+    let (first, second) = (group.members[0], &mut group.members[1]);
+    let node = first.expect("listed").id;
+    second.as_mut().expect("listed").id = node.second();
+    assert!(group.lacks_copies(2) && !group.lacks_copies(1));
+}
