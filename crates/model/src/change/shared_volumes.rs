@@ -88,6 +88,9 @@ impl ClusterMap {
         if planted(Mutant::DoorLeavesForAll) {
             shared.doors.clear();
         }
+        // Nor does one that is taken for dead go on, should it come back, in what may have ended meanwhile.
+        let up = |node: &NodeId, door: &mut SharedDoor| self.is_up(*node, door.incarnation);
+        shared.doors.retain(up);
         self.volumes.shared.insert(id, shared);
         let other = self.shared_doors(id).next();
         let other = other.and_then(|node| self.nodes.get(&node));

@@ -126,6 +126,23 @@ fn a_dead_door_ends_nothing_while_another_is_up() {
     assert_eq!((volume(&map).session, shared(&map).doors.len()), (2, 1));
 }
 
+/// A door that was only taken for dead, while the last of the others left: the session is over for it as well.
+#[test]
+fn a_door_that_comes_back_does_not_go_on_in_a_session_that_ended() {
+    let (mut map, id) = with_shared_volume();
+    join(&mut map, id, 1).expect("free");
+    join(&mut map, id, 2).expect("shared");
+    let down = node_down(&map, 2);
+    map.apply(None, &down).expect("it is taken for dead");
+    let last = joined(&map, 1);
+    assert_eq!(leave(&mut map, id, 1, last), Outcome::Done);
+    let (node, incarnation) = (NodeId(2), map.nodes[&NodeId(2)].incarnation);
+    let back = Change::NodeBack { node, incarnation };
+    map.apply(None, &back).expect("it lives");
+    assert_eq!(map.shared_doors(id).count(), 0);
+    assert_eq!(volume(&map).writer, None);
+}
+
 /// The clients of before it was taken away are told apart from those of after, though the node is the same.
 #[test]
 fn what_is_taken_away_is_begun_anew() {
