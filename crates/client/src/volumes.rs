@@ -225,16 +225,30 @@ impl Client {
     }
 
     /// Takes a volume away from whom it is attached to: its connections end. False if nobody had it.
+    ///
+    /// # Errors
+    /// The volume is not there; or the map changes so often that none could be found on which to do it, and then it was not done.
     pub async fn detach_volume(&self, name: &str) -> Result<bool, ClientError> {
-        let volume = self.volume(name).await?;
-        let session = volume.session;
-        if volume.writer.is_none() {
-            return Ok(false);
+        let deadline = Instant::now() + COPIED_MAX;
+        loop {
+            let map = self.refresh().await?;
+            let (_, region) = map.region_named(name).ok_or_else(|| no_volume(name))?;
+            let volume = region.volume.as_ref().ok_or_else(|| no_volume(name))?;
+            if volume.writer.is_none() {
+                return Ok(false);
+            }
+            let detach = Change::DetachVolume {
+                volume: region.id,
+                session: volume.session,
+            };
+            // On a later map the session may be another: it would go on.
+            let made = self.propose_on(Some(map.revision), &detach).await?;
+            match made {
+                Ok(()) => return Ok(true),
+                Err(_) if Instant::now() < deadline => tokio::time::sleep(LOOK_AGAIN).await,
+                Err((_, text)) => return Err(ClientError::of(ErrorCode::Refused, text)),
+            }
         }
-        let volume = self.id_of(name)?;
-        let detach = Change::DetachVolume { volume, session };
-        self.propose(&detach).await?;
-        Ok(true)
     }
 
     pub(crate) fn id_of(&self, name: &str) -> Result<RegionId, ClientError> {
