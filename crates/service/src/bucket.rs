@@ -307,9 +307,7 @@ impl<S: Service> Bucket<S> {
                 None => Ok(None),
             },
             Outcome::Blocked { starved } => {
-                let full = self.queue.len() >= self.context.limits.parked_max
-                    || self.queue.bytes() >= self.context.limits.parked_bytes_max;
-                if full {
+                if self.queue.is_full(&self.context.limits, S::is_write(op)) {
                     return Err(Refused::Busy);
                 }
                 self.queue.starved |= starved;

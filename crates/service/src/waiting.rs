@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 use staves_model::Time;
 use staves_wire::service::Answer;
 
-use crate::{KeyHash, OpHeader, Service};
+use crate::{KeyHash, Limits, OpHeader, Service};
 
 /// A read whose value has more bytes than this is parked while it must wait.
 pub(crate) const LARGE_READ_BYTES: usize = 4 << 10;
@@ -216,6 +216,17 @@ impl<S: Service> Queue<S> {
     /// Bytes of the operations.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// True if no more of them may be parked. Writes, which may wait for copies for long, leave half of the room to reads.
+    pub(crate) fn is_full(&self, limits: &Limits, is_write: bool) -> bool {
+        match is_write {
+            true => {
+                self.len() >= limits.parked_max.div_ceil(2)
+                    || self.bytes >= limits.parked_bytes_max.div_ceil(2)
+            }
+            false => self.len() >= limits.parked_max,
+        }
     }
 
     /// True if an operation with this key hash is parked.
