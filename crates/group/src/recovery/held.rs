@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use staves_store::{Arena, BUCKET_EXTENTS_MAX, EXTENT_BYTES, EXTENT_PAGES};
 
+use staves_wire::group::RunKind;
+
 use super::RecoveredMember;
 use crate::kept_page::{KeptBytes, KeptPage};
 
@@ -14,7 +16,7 @@ impl RecoveredMember {
     pub fn hold(&mut self, arena: &Arc<Arena>, kept: impl Iterator<Item = KeptPage>) -> bool {
         let join = self.snapshot.join;
         let mut extents = BTreeSet::new();
-        // A reservation bounds the offsets of deltas; a coded member's those of all pages, zeroes among them.
+        // A coded member's reservation bounds offsets, those of zeroes among them.
         let is_coded = self.streams.len() > 1;
         let mut end = 0;
         for kept in kept.filter(|kept| kept.join == join) {
@@ -35,8 +37,12 @@ impl RecoveredMember {
             let last = u32::try_from(last).unwrap_or(u32::MAX);
             let last = last.min(BUCKET_EXTENTS_MAX);
             let first = u32::try_from(run.offset / extent).unwrap_or(u32::MAX);
-            extents.extend(first..last);
-            end = end.max(last);
+            if run.kind == RunKind::Bytes {
+                extents.extend(first..last);
+            }
+            if is_coded {
+                end = end.max(last);
+            }
         }
         arena.take(end.max(extents.len() as u32), &mut self.held)
     }
