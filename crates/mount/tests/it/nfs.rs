@@ -354,8 +354,9 @@ fn what_is_no_call_harms_nobody_else() {
     let file = good.walk("a/b/file");
     let cut_off = |sent: &[u8]| {
         let mut bad = Client::connect(server.address());
-        bad.stream.write_all(sent).unwrap();
-        bad.stream.shutdown(Shutdown::Write).unwrap();
+        // It may have ended the connection before it has come whole.
+        let _ = bad.stream.write_all(sent);
+        let _ = bad.stream.shutdown(Shutdown::Write);
         let mut rest = Vec::new();
         // Reset or ended: nothing is answered.
         let _ = bad.stream.read_to_end(&mut rest);
