@@ -213,11 +213,6 @@ impl<S: Service> Queue<S> {
         self.parked.len()
     }
 
-    /// Bytes of the operations.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// True if no more of them may be parked. Writes, which may wait for copies for long, leave half of the room to reads.
     pub(crate) fn is_full(&self, limits: &Limits, is_write: bool) -> bool {
         match is_write {
