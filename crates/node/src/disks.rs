@@ -8,7 +8,7 @@ mod ask;
 mod list;
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -77,6 +77,9 @@ impl StartedDisks {
         page_bytes: u64,
         memory: u64,
     ) -> Result<StartedDisks, NodeDiskError> {
+        // Folders of disks are known by their names: those must not depend on where the node was started.
+        let data = data.map(|data| absolute(data).unwrap_or_else(|_| data.to_owned()));
+        let data = data.as_deref();
         let list = data.map_or_else(|| Ok(DiskList::default()), DiskList::read)?;
         let folders =
             data.map_or_else(|| Ok(Vec::new()), |data| folders(data, &list, page_bytes))?;

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 
 use serde::{Deserialize, Serialize};
 use staves_net::read_small_file;
@@ -64,10 +64,15 @@ impl DiskList {
             }
             Err(error) => return Err(wrong(&path, error.to_string())),
         };
-        let list: DiskList = toml::from_str(&text).map_err(|e| wrong(&path, e.to_string()))?;
+        let mut list: DiskList = toml::from_str(&text).map_err(|e| wrong(&path, e.to_string()))?;
         if list.disk.len() > DISKS_MAX {
             let reason = format!("it has more than {DISKS_MAX} disks");
             return Err(wrong(&path, reason));
+        }
+        for disk in &mut list.disk {
+            // Written by a program that kept what it was started with.
+            let known = absolute(&disk.folder).ok().filter(|folder| folder.exists());
+            disk.folder = known.unwrap_or(std::mem::take(&mut disk.folder));
         }
         for (at, disk) in list.disk.iter().enumerate() {
             let twice = list.disk[..at]
@@ -141,6 +146,18 @@ mod tests {
         assert!(list.first_is_out && list.disk.is_empty(), "{list:?}");
         list.write(data).expect("room");
         assert_eq!(DiskList::read(data).expect("written"), list);
+    }
+
+    #[test]
+    fn folders_of_a_relative_data_folder_are_found_again() {
+        let here = std::env::current_dir().expect("it is there");
+        let data = tempfile::tempdir_in(&here).expect("a folder");
+        let name = data.path().strip_prefix(&here).expect("in it");
+        let mut list = DiskList::default();
+        list.set_draining(name, true);
+        list.write(data.path()).expect("room");
+        let mut read = DiskList::read(data.path()).expect("it is there");
+        assert!(read.of(data.path()).is_some_and(|disk| disk.draining));
     }
 
     #[test]

@@ -126,3 +126,15 @@ fn a_node_starts_without_a_disk_that_is_not_there_but_not_without_all() {
     let started = StartedDisks::open(Some(data.path()), 1 << 20, 1 << 30);
     assert!(started.is_err(), "the only one");
 }
+
+/// Regression: a node that was started with a relative folder kept that of its first disk so, and refused its own list at the next start.
+#[test]
+fn disks_of_a_relative_data_folder_have_names_from_the_root() {
+    let here = std::env::current_dir().expect("it is there");
+    let data = tempfile::tempdir_in(&here).expect("a folder");
+    let name = data.path().strip_prefix(&here).expect("in it");
+    let disks = opened(name);
+    let open = disks.open_ones();
+    assert!(open.iter().all(|disk| disk.folder().is_absolute()));
+    assert_eq!(open.len(), 1);
+}
