@@ -231,7 +231,10 @@ pub fn import(session: &Cluster, options: &ImportOptions, out: Format) -> anyhow
         head.size_bytes
     );
     let progress = TransferProgress::new(head.size_bytes, out);
-    let put = put_in(options, stream, &head, progress);
+    let attached = session.runtime.block_on(attached(options));
+    let (_client, volume) = attached
+        .with_context(|| format!("nothing of {name} was written to volume '{}'", options.name))?;
+    let put = put_in(volume, stream, &head, progress);
     let written = session.runtime.block_on(put).with_context(|| {
         format!(
             "{name} was not imported whole, and volume '{}' has a part of it: import it again, or delete the volume",
@@ -257,17 +260,23 @@ pub fn import(session: &Cluster, options: &ImportOptions, out: Format) -> anyhow
 }
 
 /// Writes a stream to a volume; the bytes.
-async fn put_in(
-    options: &ImportOptions,
-    mut stream: StreamReader<impl Read>,
-    head: &Head,
-    mut progress: TransferProgress,
-) -> anyhow::Result<u64> {
+/// The volume, attached, and the client that has it.
+async fn attached(options: &ImportOptions) -> anyhow::Result<(VolumesClient, AttachedVolume)> {
     let patience = ClientOptions { deadline: PATIENCE };
     let client = VolumesClient::new(&options.grpc, patience)?;
     let volume = client
         .attach(&options.name, AttachOptions::default())
-        .await?;
+        .await
+        .with_context(|| format!("by gRPC at {}", options.grpc.join(", ")))?;
+    Ok((client, volume))
+}
+
+async fn put_in(
+    volume: AttachedVolume,
+    mut stream: StreamReader<impl Read>,
+    head: &Head,
+    mut progress: TransferProgress,
+) -> anyhow::Result<u64> {
     let (mut at, mut written) = (0, 0);
     while let Some(part) = stream.next()? {
         let (offset, len) = match &part {
