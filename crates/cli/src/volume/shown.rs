@@ -38,7 +38,7 @@ fn cache(stat: &VolumeStat) -> &'static str {
 fn answered(stat: &VolumeStat) -> &'static str {
     match stat.is_writeback {
         true => "once all copies hold them (write-back)",
-        false => "once they are durable",
+        false => "once all copies have them, on disk where the pool is",
     }
 }
 

@@ -139,7 +139,7 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
             };
             format!(
                 "lost more members than {} bears: bytes of {noun} {} are gone, unless a node that was only cut off \
-                 comes back ('staves memory delete' gives {them} up)",
+                 comes back ('staves memory delete', or of a volume 'staves volume delete', gives {them} up)",
                 pool.scheme,
                 listed(&regions)
             )

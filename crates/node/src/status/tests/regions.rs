@@ -59,7 +59,7 @@ fn lost_regions_are_named_with_what_to_do() {
     assert!(
         report
             .sentence
-            .contains("'staves memory delete' gives it up")
+            .contains("of a volume 'staves volume delete', gives it up")
     );
 }
 
