@@ -16,7 +16,7 @@ impl RecoveredMember {
     pub fn hold(&mut self, arena: &Arc<Arena>, kept: impl Iterator<Item = KeptPage>) -> bool {
         let join = self.snapshot.join;
         let mut extents = BTreeSet::new();
-        // A coded member's reservation bounds offsets, those of zeroes among them.
+        // A reservation bounds the offsets of deltas; a coded member's those of all pages. Zeroes among them.
         let is_coded = self.streams.len() > 1;
         let mut end = 0;
         for kept in kept.filter(|kept| kept.join == join) {
@@ -40,9 +40,7 @@ impl RecoveredMember {
             if run.kind == RunKind::Bytes {
                 extents.extend(first..last);
             }
-            if is_coded {
-                end = end.max(last);
-            }
+            end = end.max(last);
         }
         arena.take(end.max(extents.len() as u32), &mut self.held)
     }
