@@ -1,6 +1,6 @@
 //! Unflushed updates of groups with write-back: kept by an epoch, or given up with the sessions of their time (D-13).
 //!
-//! What was answered and not flushed lives in the members' memory. While m complete members of the last open epoch may live on in the life
+//! Writes that were answered and not flushed live in the members' memory. While m complete members of the last open epoch may live on in the life
 //! that they had in it, only an epoch that keeps m of those is committed. When they cannot any more, what was not flushed is given up:
 //! the epoch is made from the disks that are there, and every session of the volume so far is over with the same change.
 
