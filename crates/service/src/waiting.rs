@@ -215,13 +215,9 @@ impl<S: Service> Queue<S> {
 
     /// True if no more of them may be parked. Writes, which may wait for copies for long, leave half of the room to reads.
     pub(crate) fn is_full(&self, limits: &Limits, is_write: bool) -> bool {
-        match is_write {
-            true => {
-                self.len() >= limits.parked_max.div_ceil(2)
-                    || self.bytes >= limits.parked_bytes_max.div_ceil(2)
-            }
-            false => self.len() >= limits.parked_max,
-        }
+        let part = if is_write { 2 } else { 1 };
+        self.len() >= limits.parked_max.div_ceil(part)
+            || self.bytes >= limits.parked_bytes_max.div_ceil(part)
     }
 
     /// True if an operation with this key hash is parked.
