@@ -26,6 +26,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic if nobody reads
 
 mod args;
+mod background;
 mod cache;
 mod config;
 mod confirm;
@@ -51,6 +52,7 @@ use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::{Code, Own, exit_code};
 use staves_cli_common::options::Format;
 use staves_cli_common::{failure, output};
+use volume::VolumeCommand;
 
 fn main() -> ExitCode {
     let args = match args::parse(std::env::args_os()) {
@@ -65,11 +67,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// The form of errors: this program itself reads those of a mount in the background.
+/// The form of errors: this program itself reads those of a process in the background.
 fn form(args: &CommandLine) -> Format {
-    match &args.command {
-        Command::Mount(mount) if mount.in_background => Format::Json,
-        _ => args.global.output,
+    let in_background = match &args.command {
+        Command::Mount(mount) => mount.in_background,
+        Command::Volume {
+            command: VolumeCommand::Attach(options),
+        } => options.in_background,
+        _ => false,
+    };
+    match in_background {
+        true => Format::Json,
+        false => args.global.output,
     }
 }
 

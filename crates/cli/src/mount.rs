@@ -4,18 +4,13 @@
 //! command starts that process, waits until the folder is there, and goes.
 
 mod ahead;
-mod descriptors;
 mod log;
 mod named;
 mod nfs;
 mod tree;
 
-use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -26,8 +21,9 @@ use staves_mount::{EndSignals, MountError, Options};
 use staves_node::config::Size;
 
 use self::tree::Tree;
-use staves_cli_common::codes::{Code, Own};
-use staves_cli_common::failure::{self, Failure, failed, no_source, not_reached};
+use crate::background::{self, Background};
+use staves_cli_common::codes::Own;
+use staves_cli_common::failure::{Failure, failed, no_source, not_reached};
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output;
 use staves_cli_common::served::{SERVING, Served, WITHOUT_NODES};
@@ -159,7 +155,7 @@ impl std::fmt::Display for WantedDataset {
 
 pub fn run(global: &GlobalOptions, mount: &Mount, out: Format) -> anyhow::Result<()> {
     if mount.in_background {
-        descriptors::let_go();
+        background::let_go_of_inherited();
     }
     let wanted = WantedDataset::of(mount)?;
     if mount.foreground || mount.nfs.is_some() {
@@ -177,49 +173,15 @@ pub fn run(global: &GlobalOptions, mount: &Mount, out: Format) -> anyhow::Result
 
 /// Starts the process that serves, and waits until it does.
 fn start() -> anyhow::Result<Nodes> {
-    let program = std::env::current_exe().context("cannot find this program")?;
-    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
-    args.extend(["--foreground".into(), "--in-background".into()]);
-    let mut command = Command::new(program);
-    command.args(args).process_group(0).stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .context("cannot start the mount's process")?;
-    let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    let mut process = Background::start()?;
     let mut nodes = Nodes::Answer;
     loop {
-        let mut line = String::new();
-        stdout
-            .read_line(&mut line)
-            .context("cannot hear the mount's process")?;
-        match line.trim() {
+        match process.line()?.as_str() {
             SERVING => return Ok(nodes),
             WITHOUT_NODES => nodes = Nodes::Silent,
-            _ => break,
+            _ => return Err(process.failure()),
         }
     }
-    let mut why = String::new();
-    if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut why).ok();
-    }
-    child
-        .wait()
-        .context("cannot wait for the mount's process")?;
-    Err(failure_of(&why))
-}
-
-/// The error that the mount's process ended with, which it told as an object.
-fn failure_of(why: &str) -> anyhow::Error {
-    let last = why.lines().last().unwrap_or_default();
-    let error = serde_json::from_str::<serde_json::Value>(last).unwrap_or_default();
-    let text = match error["error"]["message"].as_str() {
-        Some(text) => text.to_owned(),
-        None if last.is_empty() => "the mount's process ended without a word".to_owned(),
-        None => last.to_owned(),
-    };
-    let code = Code::all().find(|code| error["error"]["code"] == code.word());
-    failure::with_code(code.unwrap_or(Code::Own(Own::Failed)), text)
 }
 
 fn serve(global: &GlobalOptions, mount: &Mount, wanted: WantedDataset) -> anyhow::Result<()> {
@@ -353,27 +315,5 @@ fn mount_failed(error: MountError) -> anyhow::Error {
         }
         MountError::WithinSource { .. } => Failure::Own(Own::Usage, error.to_string()).into(),
         _ => Failure::Own(Own::Failed, error.to_string()).into(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Regression: a mount in the background that the cluster refused was told as one that failed, and one that took too long as
-    /// one that reached nobody.
-    #[test]
-    fn what_a_mount_in_the_background_says_keeps_its_code() {
-        for code in Code::all().filter(|code| code.exit_code().is_some()) {
-            let why = format!("a word before\n{}\n", failure::object(code, "why"));
-            let error = failure_of(&why);
-            assert_eq!(failure::code(&error), code);
-            assert_eq!(error.to_string(), "why");
-        }
-        for (why, text) in [("", "without a word"), ("panicked", "panicked")] {
-            let error = failure_of(why);
-            assert_eq!(failure::code(&error), Code::Own(Own::Failed));
-            assert!(error.to_string().contains(text), "{error}");
-        }
     }
 }

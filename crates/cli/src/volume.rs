@@ -1,8 +1,11 @@
 //! `staves volume`: block devices, as NBD serves them.
 
 mod device;
+mod holder;
 mod limit;
 mod machine;
+mod nbd_netlink;
+mod negotiation;
 mod placement;
 mod rates;
 mod rebalance;
@@ -103,7 +106,7 @@ pub enum VolumeCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Make a volume or a snapshot a block device of this machine, by its kernel's nbd and the tool nbd-client; or end that
+    /// Make a volume or a snapshot a block device of this machine, by its kernel's nbd, which goes on through another node when one ends; or end that
     Attach(DeviceOptions),
     /// Take a volume away from the client that has it attached: its connections end
     Detach {

@@ -1,26 +1,25 @@
 //! `staves volume attach`: a volume as a block device of this machine, by the kernel's client of NBD.
 
-use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::os::fd::AsFd;
 
 use anyhow::{Context, bail, ensure};
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes};
-use staves_model::ImageKind;
+use staves_cli_common::running;
+use staves_model::{ImageKind, RegionId};
 use staves_node::config::Endpoint;
 use staves_node::status::StatusReport;
 
-use super::machine::{NbdConnect, NbdDevice, NbdMachine};
-
-/// The time after which the kernel takes a request for lost: above that for which a node lets a request wait, and then a client for its
-/// former connection to end.
-const REQUEST_MAX: Duration = Duration::from_secs(90);
-/// Longest time for a node's door to take a connection, before the next one is tried.
-const CONNECT_MAX: Duration = Duration::from_secs(2);
+use super::holder::{Holder, LOST_MAX};
+use super::machine::{NbdDevice, NbdMachine};
+use super::nbd_netlink::{NbdKernel, NewDevice};
+use super::negotiation::{Negotiated, negotiate};
+use crate::background::{Background, let_go_of_inherited};
 
 // No doc comment: clap would take it for the command's description.
 #[derive(clap::Args, Debug)]
@@ -37,20 +36,34 @@ pub struct DeviceOptions {
     /// Let nobody write to the device
     #[arg(long)]
     read_only: bool,
+    /// Stay, and say when the device goes on through another node; Ctrl-C detaches it
+    #[arg(long)]
+    foreground: bool,
+    /// Started by this command itself
+    #[arg(long, hide = true)]
+    pub in_background: bool,
     /// Detach this device
-    #[arg(long, value_name = "/dev/nbdN", conflicts_with_all = ["name", "node", "device", "read_only"])]
+    #[arg(long, value_name = "/dev/nbdN", conflicts_with_all = ["name", "node", "device", "read_only", "foreground"])]
     stop: Option<String>,
 }
 
 impl DeviceOptions {
-    /// Does what takes no cluster: detaches the device of `--stop`, or fails if this machine cannot have one. True if that was all.
+    /// Does what takes no cluster: detaches the device of `--stop`, or fails if this machine cannot have one, or has a process in the
+    /// background do the rest. True if that was all.
     pub fn begin(&self, out: Format) -> anyhow::Result<bool> {
+        if self.in_background {
+            let_go_of_inherited();
+        }
         let machine = NbdMachine::here();
         if let Some(device) = &self.stop {
             return stop(&machine, device, out).map(|()| true);
         }
         check_machine(&machine, self.name.as_deref().unwrap_or("VOLUME"))?;
-        self.free_device(&machine).map(|_| false)
+        self.free_device(&machine)?;
+        match self.foreground {
+            true => Ok(false),
+            false => attach_in_background(out).map(|()| true),
+        }
     }
 
     fn free_device<'a>(&self, machine: &'a NbdMachine) -> anyhow::Result<NbdDevice<'a>> {
@@ -80,54 +93,136 @@ fn check_machine(machine: &NbdMachine, name: &str) -> anyhow::Result<()> {
     Err(Failure::Own(Own::Failed, text).into())
 }
 
+/// A device that was made, as the process that keeps it tells the one that started it.
+#[derive(Serialize, Deserialize)]
+struct Attached {
+    volume: String,
+    device: String,
+    node: String,
+    read_only: bool,
+    size_bytes: u64,
+    /// Another client has the volume.
+    is_taken: bool,
+    /// It goes on through another node.
+    follows: bool,
+}
+
+/// Has a process in the background attach the volume, and keep it so.
+fn attach_in_background(out: Format) -> anyhow::Result<()> {
+    let mut process = Background::start()?;
+    match serde_json::from_str::<Attached>(&process.line()?) {
+        Ok(attached) => attached.tell(out),
+        Err(_) => Err(process.failure()),
+    }
+}
+
+/// Attaches the volume, and keeps it so until it is detached.
 pub fn attach(cluster: &Cluster, options: &DeviceOptions, out: Format) -> anyhow::Result<()> {
     let name = options.name.as_deref().context("give a volume")?;
     let machine = NbdMachine::here();
-    let device = options.free_device(&machine)?;
+    let wanted = options.free_device(&machine)?.number;
     let stat = cluster.wait(cluster.client.volume(name))?;
     let is_snapshot = stat.image.is_some_and(|i| i.kind == ImageKind::Snapshot);
-    let read_only = options.read_only || is_snapshot;
     let doors = match options.node.is_empty() {
-        true => doors(&cluster.status()?)?,
+        true => doors_of(&cluster.status()?)?,
         false => options.node.clone(),
     };
-    let door = connect_first(&doors, |door| {
-        device.connect(&NbdConnect {
-            host: &door.host,
-            port: door.port,
-            export: name,
-            read_only,
-            timeout: REQUEST_MAX,
-        })
-    })?;
-    let path = device.path();
-    let is_read_only = read_only || device.is_read_only();
+    let (door, mut chosen) = choose_first(&doors, |door| negotiate(door, name))?;
     // A node lets a second client of another machine read.
-    let taken = (is_read_only && !read_only).then(|| {
-        format!("{path} is read-only: another client has the volume ('staves volume show {name}')")
-    });
-    let when_node_ends = format!(
-        "what is under way then fails, and nbd-client connects to {door} again until that answers; to go on through another node: 'staves volume attach --stop {path}', then attach the volume again"
-    );
-    let answer = json!({
-        "volume": name,
-        "device": path,
-        "node": door.to_string(),
-        "read_only": is_read_only,
-        "size_bytes": device.size_bytes(),
-        "when_node_ends": when_node_ends,
-        "result": "attached",
-    });
-    let how = if is_read_only { " to read only" } else { "" };
-    let line = format!(
-        "volume '{name}': attached{how} as {path} through {door}; {}\nif that node ends, {when_node_ends}",
-        bytes(device.size_bytes())
-    );
-    output::changed(out, answer, line, taken)
+    let is_taken = chosen.is_read_only() && !is_snapshot;
+    if options.read_only {
+        chosen.set_read_only();
+    }
+    let follows = !stat.is_writeback || chosen.is_read_only();
+    let kernel = NbdKernel::open()?;
+    let new = NewDevice {
+        number: options.device.is_some().then_some(wanted),
+        size_bytes: chosen.size_bytes,
+        flags: chosen.flags,
+        patience: if follows {
+            LOST_MAX
+        } else {
+            Default::default()
+        },
+    };
+    let number = kernel.connect(&new, chosen.socket.as_fd())?;
+    let device = machine.device(&format!("/dev/nbd{number}"))?;
+    device.settle()?;
+    let attached = Attached {
+        volume: name.to_owned(),
+        device: device.path(),
+        node: door.to_string(),
+        read_only: chosen.is_read_only(),
+        size_bytes: chosen.size_bytes,
+        is_taken: is_taken && !options.read_only,
+        follows,
+    };
+    match options.in_background {
+        true => output::line(serde_json::to_string(&attached)?)?,
+        false => attached.tell(out)?,
+    }
+    output::flush()?;
+    if !options.in_background {
+        let path = device.path();
+        running::at_signal(move || detach_at_signal(&path))?;
+    }
+    let holder = Holder {
+        cluster,
+        kernel,
+        number,
+        pid: device.pid(),
+        name: name.to_owned(),
+        volume: region_of(cluster, name)?,
+        size_bytes: chosen.size_bytes,
+        is_read_only: chosen.is_read_only(),
+        follows,
+        door: door.clone(),
+        are_given: !options.node.is_empty(),
+        socket: chosen.socket,
+        doors,
+    };
+    holder.hold()
+}
+
+impl Attached {
+    fn tell(&self, out: Format) -> anyhow::Result<()> {
+        let (volume, path) = (&self.volume, &self.device);
+        let taken = self.is_taken.then(|| {
+            format!(
+                "{path} is read-only: another client has the volume ('staves volume show {volume}')"
+            )
+        });
+        let when_node_ends = match self.follows {
+            true => format!(
+                "requests wait, for {} s at most, and go on through another node",
+                LOST_MAX.as_secs()
+            ),
+            false => {
+                "the device fails, since what was not flushed may be gone (write-back)".to_owned()
+            }
+        };
+        let how = if self.read_only { " to read only" } else { "" };
+        let line = format!(
+            "volume '{volume}': attached{how} as {path} through {}; {}\nif that node ends, {when_node_ends}; 'staves volume attach --stop {path}' detaches it",
+            self.node,
+            bytes(self.size_bytes)
+        );
+        let mut answer = serde_json::to_value(self)?;
+        answer["when_node_ends"] = when_node_ends.into();
+        answer["result"] = "attached".into();
+        output::changed(out, answer, line, taken)
+    }
+}
+
+/// The region of a volume that was just looked at: what is made later by the same name has another one.
+pub(super) fn region_of(cluster: &Cluster, name: &str) -> anyhow::Result<RegionId> {
+    let map = cluster.client.map();
+    let region = map.region_named(name).map(|(_, region)| region.id);
+    region.with_context(|| format!("volume '{name}' has just been deleted"))
 }
 
 /// The doors of the nodes that are up.
-fn doors(report: &StatusReport) -> anyhow::Result<Vec<Endpoint>> {
+pub(super) fn doors_of(report: &StatusReport) -> anyhow::Result<Vec<Endpoint>> {
     let up = report.nodes.iter().filter(|node| node.state() == "up");
     let told = up.filter_map(|node| node.facts.as_ref()?.nbd.as_ref());
     let doors: Vec<Endpoint> = told.filter_map(|door| door.parse().ok()).collect();
@@ -138,16 +233,15 @@ fn doors(report: &StatusReport) -> anyhow::Result<Vec<Endpoint>> {
     Ok(doors)
 }
 
-/// The first door through which a device is connected.
-fn connect_first(
+/// The first door at which a volume is chosen, and what it answered.
+fn choose_first(
     doors: &[Endpoint],
-    mut connect: impl FnMut(&Endpoint) -> anyhow::Result<()>,
-) -> anyhow::Result<&Endpoint> {
+    mut choose: impl FnMut(&Endpoint) -> anyhow::Result<Negotiated>,
+) -> anyhow::Result<(&Endpoint, Negotiated)> {
     let mut failures = Vec::new();
     for door in doors {
-        // The tool itself waits for as long as the kernel does.
-        match reach(door).and_then(|()| connect(door)) {
-            Ok(()) => return Ok(door),
+        match choose(door) {
+            Ok(chosen) => return Ok((door, chosen)),
             Err(error) => failures.push(format!("{door}: {error:#}")),
         }
     }
@@ -157,18 +251,18 @@ fn connect_first(
     )
 }
 
-fn reach(door: &Endpoint) -> anyhow::Result<()> {
-    // The tool would take it for an option.
-    ensure!(!door.host.starts_with('-'), "that is no host");
-    let addresses = (door.host.as_str(), door.port).to_socket_addrs()?;
-    let mut last = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_MAX) {
-            Ok(_) => return Ok(()),
-            Err(error) => last = Some(error),
+/// Detaches a device that nobody has mounted; one that is mounted keeps its connection, and nobody connects it anew.
+fn detach_at_signal(path: &str) {
+    let machine = NbdMachine::here();
+    let detached = machine.device(path).and_then(|device| {
+        if let Some(folder) = device.mounted_on() {
+            bail!("{path} is mounted on {folder}, and stays without anybody who connects it anew");
         }
+        NbdKernel::open()?.disconnect(device.number)
+    });
+    if let Err(error) = detached {
+        output::say(format_args!("staves: {error:#}"));
     }
-    Err(last.context("the host has no address")?.into())
 }
 
 fn stop(machine: &NbdMachine, path: &str, out: Format) -> anyhow::Result<()> {
@@ -183,9 +277,11 @@ fn stop(machine: &NbdMachine, path: &str, out: Format) -> anyhow::Result<()> {
     if let Some(folder) = device.mounted_on() {
         bail!("{path} is mounted on {folder}: run 'umount {folder}' first");
     }
-    let is_gone = device.disconnect()?;
-    let warning =
-        (!is_gone).then(|| format!("something still has {path} open; it goes when that is closed"));
+    let kernel = NbdKernel::open()?;
+    device.end_holder();
+    kernel.disconnect(device.number)?;
+    let warning = (!device.wait_until_free())
+        .then(|| format!("something still has {path} open; it goes when that is closed"));
     let answer = json!({ "device": path, "result": "detached" });
     output::changed(out, answer, format!("{path}: detached"), warning)
 }
@@ -200,7 +296,7 @@ mod tests {
     #[test]
     fn a_machine_without_nbd_is_told_what_to_do_instead() {
         let folder = tempfile::tempdir().expect("a folder");
-        let machine = fake_machine(folder.path(), 0, Some("exit 0"));
+        let machine = fake_machine(folder.path(), 0);
         let error = check_machine(&machine, "disk").expect_err("it has none");
         let text = error.to_string();
         for part in ["modprobe nbd", "nbdfuse", "QEMU", "nbd://HOST/disk"] {
@@ -210,26 +306,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_door_that_takes_connections_is_used() {
-        let open = TcpListener::bind("127.0.0.1:0").expect("a port");
+    fn the_doors_that_do_not_answer_are_named() {
         let shut = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let [open_at, shut_at] = [&open, &shut].map(|l| l.local_addr().expect("an address"));
+        let at = shut.local_addr().expect("an address").to_string();
         drop(shut);
-        let doors: Vec<Endpoint> = ["-x:1".to_owned(), shut_at.to_string(), open_at.to_string()]
-            .iter()
-            .map(|text| text.parse().expect("an address"))
-            .collect();
-        let mut tried = Vec::new();
-        let used = connect_first(&doors, |door| {
-            tried.push(door.to_string());
-            Ok(())
-        });
-        assert_eq!(used.expect("one is open").to_string(), open_at.to_string());
-        assert_eq!(tried, [open_at.to_string()]);
-        let error = connect_first(&doors[..2], |_| Ok(())).expect_err("none is open");
-        let text = error.to_string();
+        let doors = [at.parse().expect("an address")];
+        let error = choose_first(&doors, |door| negotiate(door, "disk"));
+        let text = error.err().expect("none answers").to_string();
         assert!(
-            text.contains("-x:1: that is no host") && text.contains(&shut_at.to_string()),
+            text.contains(&format!("{at}: Connection refused")),
             "{text}"
         );
     }

@@ -23,6 +23,7 @@ mod files;
 mod filesystems;
 mod floods;
 mod grpc;
+mod guest;
 mod hung;
 mod large_volumes;
 mod left_out;
