@@ -11,13 +11,11 @@ use staves_wire::service::Answer;
 
 use crate::chunks::{Table, run};
 use crate::edit::{Edit, WrittenChunk, edit, word};
+use crate::extents::{extents_for, grow, with_ahead};
 use crate::memory::Memory;
 use crate::places::{PagesState, Places};
 use crate::refusals::{self, fenced, lost, no_image, out_of_memory, out_of_places};
 use crate::{chunks, reads};
-
-/// Most extents that are requested beyond those needed now.
-const AHEAD_MAX: u32 = 16;
 
 /// The error of an operation that no bucket would take.
 pub(crate) fn malformed(action: &Action) -> Option<Answer> {
@@ -350,7 +348,7 @@ pub(crate) fn update(
     }
     // A new member reports first what it has reserved: until then the memory of a place that is taken counts
     // as lacking too.
-    match grow(context, now, chunks::extents_upto(edit.place)) {
+    match grow(context, now, extents_for(context, &edit)) {
         Growth::Granted => {}
         Growth::Refused if edit.is_new || edit.place == 0 => {
             return context.record(header, out_of_memory(), context.member().last());
@@ -371,15 +369,4 @@ fn session(context: &BucketContext, table: Option<Table>) -> u64 {
     table
         .zip(pages)
         .map_or(0, |(table, pages)| table.session(pages))
-}
-
-/// Requests so many extents in all, and some more.
-fn grow(context: &mut BucketContext, now: Time, need: u32) -> Growth {
-    let ahead = with_ahead(need);
-    context.grow(now, need, ahead, ahead)
-}
-
-/// An eighth more, so that a long write need not wait for each.
-fn with_ahead(extents: u32) -> u32 {
-    extents + (extents / 8).clamp(1, AHEAD_MAX)
 }

@@ -23,6 +23,7 @@
 mod chunks;
 mod edit;
 mod execute;
+mod extents;
 mod flush;
 mod images;
 mod memory;
