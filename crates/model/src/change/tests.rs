@@ -3,6 +3,7 @@
 mod claims;
 mod copies_min;
 mod images;
+mod map_bytes;
 mod region_bytes;
 mod shared_volumes;
 mod twice;

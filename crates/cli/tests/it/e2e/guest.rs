@@ -13,7 +13,7 @@ mod machine;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_staves");
 /// Commands of the guest. `attach` leaves what it said in a variable; `rounds` writes, and says so if anything fails.
 const SCRIPT: &str = r#"
-export STAVES_CLUSTER=CLUSTER
+export STAVES_CLUSTER=@CLUSTER@
 attach() { said=$(staves volume attach "$@" -o json 2>&1); echo "attached $? $(echo "$said" | grep -o '"node": "[^"]*"') $(echo "$said" | grep -o '"device": "[^"]*"')"; }
 rounds() {
     i=0
@@ -93,6 +93,8 @@ impl Nodes<'_> {
         if node > 0 {
             command.args(["--join", &format!("{HOST}:1600")]);
         }
+        let log = std::fs::File::create(self.folder.path().join(format!("{node}.log")));
+        command.stderr(log.expect("a file"));
         let child = command.spawn().expect("a node starts");
         self.children.push(child);
     }
@@ -157,7 +159,7 @@ fn b8_a_machines_block_device_goes_on_through_another_node_when_its_own_is_kille
     let net = GuestNet::new();
     let mut nodes = Nodes::start(&net);
     let programs = ["/sbin/mke2fs", "/sbin/e2fsck"].map(Path::new);
-    let script = SCRIPT.replace("CLUSTER", &cluster());
+    let script = SCRIPT.replace("@CLUSTER@", &cluster());
     let mut guest = Guest::start(
         &net,
         &kernel,
@@ -174,10 +176,7 @@ fn b8_a_machines_block_device_goes_on_through_another_node_when_its_own_is_kille
     assert_eq!(guest.until("errors"), "0", "{}", guest.said);
     assert_eq!(guest.until("unmounted"), "0");
     let said = guest.said.clone();
-    assert!(
-        !said.contains("failed") && !said.contains("differs"),
-        "{said}"
-    );
+    assert!(!said.contains("round "), "{said}");
     assert!(
         said.contains(&format!("the connection through {first} has ended")),
         "{said}"

@@ -202,9 +202,7 @@ impl Drop for Guest {
 /// The guest's files, in the format of `cpio` that the kernel unpacks.
 fn file_system(kernel: &Kernel, programs: &[&Path], script: &str) -> Vec<u8> {
     let mut out = Vec::new();
-    for folder in [
-        "bin", "proc", "sys", "dev", "tmp", "mnt", "lib64", "modules",
-    ] {
+    for folder in ["bin", "proc", "sys", "dev", "tmp", "mnt", "modules"] {
         add(&mut out, folder, DIRECTORY, &[]);
     }
     let mut load = String::new();
@@ -228,9 +226,13 @@ fn file_system(kernel: &Kernel, programs: &[&Path], script: &str) -> Vec<u8> {
     }
     for library in libraries {
         let bytes = fs::read(&library).expect("a library");
-        let name = library.file_name().expect("a name").to_string_lossy();
-        // The loader has its whole path in each program; it looks for the others in this folder, too.
-        add(&mut out, &format!("lib64/{name}"), FILE, &bytes);
+        let path = library.strip_prefix("/").expect("a whole path");
+        let mut folders: Vec<&Path> = path.ancestors().skip(1).collect();
+        folders.reverse();
+        for folder in folders.iter().filter(|folder| folder.parent().is_some()) {
+            add(&mut out, &folder.to_string_lossy(), DIRECTORY, &[]);
+        }
+        add(&mut out, &path.to_string_lossy(), FILE, &bytes);
     }
     add(&mut out, "TRAILER!!!", 0, &[]);
     out
