@@ -207,10 +207,10 @@ impl Member {
         self.state.as_ref().map(|s| &s.view)
     }
 
-    /// Returns whether its group has fewer complete copies than updates may be made with.
+    /// Returns whether its group has fewer complete copies than updates may be made with. Copies of a lost one are not waited for.
     pub fn lacks_copies(&self) -> bool {
         let wanted = self.options.copies_min.load(Ordering::Relaxed);
-        wanted > 1 && self.view().is_some_and(|view| view.lacks_copies(wanted))
+        wanted > 1 && !self.is_lost() && self.view().is_some_and(|view| view.lacks_copies(wanted))
     }
 
     /// Returns whether the log has room for a delta of this weight.

@@ -324,8 +324,8 @@ impl BucketContext {
     pub(crate) fn may_leave(&self, now: Time, seq: u64, read: bool) -> bool {
         let safe = match read {
             true => self.member.releases(seq) && self.member.may_read(now),
-            // A copy may have died since it was made.
-            false => seq <= self.member.stable() && !self.member.lacks_copies(),
+            // A copy may have died since it was made; a refusal needs none.
+            false => seq == 0 || (seq <= self.member.stable() && !self.member.lacks_copies()),
         };
         safe && self.member.may_answer(now)
     }

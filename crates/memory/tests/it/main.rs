@@ -2,6 +2,7 @@
 
 mod cluster;
 mod conformance;
+mod copies;
 mod flushes;
 mod image_model;
 mod images;
