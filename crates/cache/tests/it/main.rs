@@ -3,6 +3,7 @@
 mod cluster;
 mod conformance;
 mod copies;
+mod copies_min;
 mod model;
 mod regressions;
 mod weather;

@@ -1,5 +1,7 @@
 //! The example service in a group of buckets.
 
+mod copies;
+
 use staves_conformance::conforms;
 use staves_conformance::counter::{Change, Count, Load, bucket};
 use staves_service::AnyBucket;
