@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use staves_client::{Client, ClientOptions};
 use staves_model::{
-    ClientId, ClusterId, ClusterMap, GroupId, HashSlot, Incarnation, Member, MemberId, MemberSlot,
-    NodeId, PoolId, testing,
+    Change, ClientId, ClusterId, ClusterMap, GroupId, HashSlot, Incarnation, Member, MemberId,
+    MemberSlot, NodeId, PoolId, testing,
 };
 use staves_net::{Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 pub use staves_testkit::{block_on, wait_until_async};
@@ -63,6 +63,8 @@ pub struct World {
     /// Bytes of files that nodes were given, and those that wait for an answer, if none is given.
     pub files_put: usize,
     pub puts_held: Option<Vec<Reply>>,
+    /// A change that somebody else makes just before the next one.
+    pub made_before: Option<Change>,
 }
 
 #[derive(Clone, Default)]
@@ -235,13 +237,11 @@ impl Handler for Script {
                 let answer = MapAnswer::new(&world.map, ask.known);
                 reply.send(&Message::MapAnswer(answer));
             }
+            Message::Propose(proposal) => world.propose(&proposal, reply),
             Message::Service(request) => self.cache(&mut world, request, reply),
             Message::CacheStats(_) => {
-                let keys = world
-                    .values
-                    .keys()
-                    .filter(|key| world.owner(key) == self.node)
-                    .count();
+                let is_here = |key: &&Bytes| world.owner(key) == self.node;
+                let keys = world.values.keys().filter(is_here).count();
                 let answer = CacheStatsAnswer {
                     keys: keys as u64,
                     ..Default::default()

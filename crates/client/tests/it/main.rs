@@ -4,3 +4,4 @@ mod cluster;
 mod faults;
 mod files;
 mod routing;
+mod volumes;
