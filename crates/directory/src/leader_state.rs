@@ -50,7 +50,10 @@ impl LeaderState {
             true => Time::ZERO,
             false => now,
         });
-        let mut planner = Planner::new(PlannerConfig::default());
+        let mut planner = Planner::new(PlannerConfig {
+            give_up_after: times.unflushed_wait,
+            ..PlannerConfig::default()
+        });
         planner.look(now, map);
         LeaderState {
             term,

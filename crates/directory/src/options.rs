@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use staves_model::planner::GIVE_UP_AFTER;
 use staves_model::{Change, Claim, ClusterId, ElectionTimes, NodeFacts, NodeId};
 
 use crate::error::{DirectoryError, StoreError};
@@ -57,6 +58,8 @@ pub struct Times {
     pub replace_voter_after: Duration,
     /// The time that a start waits for the cluster.
     pub join: Duration,
+    /// The time that a node is waited for that is down and may hold what a volume with write-back has not flushed.
+    pub unflushed_wait: Duration,
     /// Log entries between two snapshots, which bounds the log in memory and on disk.
     pub snapshot_entries: u64,
 }
@@ -75,6 +78,7 @@ impl Default for Times {
             suspicion: Duration::from_millis(350),
             replace_voter_after: Duration::from_millis(500),
             join: Duration::from_secs(60),
+            unflushed_wait: GIVE_UP_AFTER,
             snapshot_entries: 1000,
         }
     }

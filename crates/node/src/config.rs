@@ -142,6 +142,7 @@ keys! {
     heartbeat_ms: Millis = "150", "How often the directory's leader shows that it lives.";
     election_min_ms: Millis = "450", "The shortest silence of the directory's leader before an election. Two thirds of it are also how long a node waits for the answer of another in the directory.";
     election_max_ms: Millis = "600", "The longest silence of the directory's leader before an election.";
+    unflushed_wait_ms: Millis = "60000", "How long the directory waits for a node that is down and may hold what volumes with write-back have not flushed. Then that is given up, and their sessions end.";
 }
 
 /// A configuration and where each of its values came from.

@@ -300,6 +300,7 @@ pub(crate) fn directory_options(
             ping: ms(config.ping_ms),
             suspicion: ms(config.suspicion_ms),
             join: ms(config.join_ms),
+            unflushed_wait: ms(config.unflushed_wait_ms),
             ..Times::default()
         },
     }

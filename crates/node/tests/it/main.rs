@@ -32,3 +32,4 @@ mod turns;
 mod volume_limits;
 mod volume_maps;
 mod volumes;
+mod writeback;
