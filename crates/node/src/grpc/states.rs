@@ -1,7 +1,7 @@
 //! Volumes and their groups, as the cluster map has them.
 
 use staves_grpc::v1;
-use staves_model::{ClusterMap, Group, GroupId, Pool, Region, whole_buckets};
+use staves_model::{ClusterMap, Group, GroupId, Pool, Region};
 
 /// All volumes of the map.
 pub(super) fn volumes(map: &ClusterMap) -> Vec<v1::Volume> {
@@ -87,9 +87,78 @@ fn health(map: &ClusterMap, pool: &Pool, group: &Group) -> v1::GroupHealth {
     if !group.open || !(0..usize::from(group.m)).all(data_runs) {
         return v1::GroupHealth::Unanswered;
     }
-    let complete = whole_buckets(group.m, &group.members, |member| map.runs(member.id));
-    match complete >= pool.scheme.width() {
+    // Of two members on one node the loss of that takes both.
+    match group.tolerates(|id| map.runs(id)) >= Some(pool.scheme.k) {
         true => v1::GroupHealth::Whole,
         false => v1::GroupHealth::Short,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_model::testing::{cluster, create_memory_pool};
+    use staves_model::{Change, Member, MemberId, MemberSlot, NodeId, twin};
+
+    use super::*;
+
+    /// A group of scheme 2+1 with a volume, with complete members in these slots on these nodes: the first on a node is its first member.
+    fn health_of(members: &[(MemberSlot, u64)]) -> v1::GroupHealth {
+        let mut map = cluster(4);
+        for change in [
+            create_memory_pool("memory", "2+1", 1 << 29),
+            Change::CreateVolume {
+                pool: "memory".into(),
+                name: "v".into(),
+                size_bytes: 1 << 20,
+            },
+        ] {
+            map.apply(None, &change).expect("it is made");
+        }
+        let (_, region) = map.region_named("v").expect("the volume");
+        let id = region.groups().next().expect("a group");
+        let mut seats = vec![
+            None;
+            1 + members
+                .iter()
+                .map(|(slot, _)| slot.index())
+                .max()
+                .unwrap_or(0)
+        ];
+        for (at, (slot, node)) in members.iter().enumerate() {
+            let is_second = members[..at].iter().any(|(_, other)| other == node);
+            let node = NodeId(*node);
+            let first = MemberId::new(node, map.nodes[&node].incarnation);
+            seats[slot.index()] = Some(Member {
+                id: if is_second { first.second() } else { first },
+                complete: true,
+            });
+        }
+        let mut group = map.groups[&id].clone();
+        group.open = true;
+        group.fresh = false;
+        group.kept = vec![None; seats.len()];
+        group.last_open.members = seats.clone();
+        group.members = seats;
+        map.groups.insert(id, group);
+        let pool = map.pool_named("memory").expect("the pool");
+        health(&map, pool, &map.groups[&id])
+    }
+
+    #[test]
+    fn a_group_is_whole_if_it_bears_the_losses_of_its_scheme() {
+        let [zero, one, parity] = [0, 1, 2].map(MemberSlot);
+        let apart = [(zero, 1), (one, 2), (parity, 3)];
+        assert_eq!(health_of(&apart), v1::GroupHealth::Whole);
+        assert_eq!(health_of(&apart[..2]), v1::GroupHealth::Short);
+        let doubled = [(zero, 1), (one, 2), (parity, 2)];
+        assert_eq!(health_of(&doubled), v1::GroupHealth::Short);
+        // While a bucket moves, both members that hold it are worth one.
+        let twin = twin(2, zero);
+        let moving = [&apart[..], &[(twin, 4)]].concat();
+        assert_eq!(health_of(&moving), v1::GroupHealth::Whole);
+        let without_parity = [apart[0], apart[1], (twin, 3)];
+        assert_eq!(health_of(&without_parity), v1::GroupHealth::Short);
+        let twin_beside_other = [&doubled[..], &[(twin, 4)]].concat();
+        assert_eq!(health_of(&twin_beside_other), v1::GroupHealth::Short);
     }
 }
