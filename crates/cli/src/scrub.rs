@@ -1,7 +1,7 @@
 //! `staves scrub`: whether parity is the code of the data, byte for byte (I4), over the whole cluster and
 //! while it is written; and what does not fit, made anew.
 //!
-//! The nodes send sums of their pages, which are as linear as the code ([`staves_group::Sums`]), with the label of the
+//! The nodes send sums of their pages, which are as linear as the code ([`staves_group::PageScan`]), with the label of the
 //! last delta in each, for each stream. Parity that has the same labels as the data must be their code exactly; a
 //! page whose labels differ is on its way, and is looked at again.
 //!
@@ -10,13 +10,12 @@
 mod blocks;
 mod tally;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use staves_group::{Finding, Sums};
+use staves_group::{Finding, PageScan, ScannedPage};
 use staves_model::{ClusterMap, Group, GroupId, MemberSlot, whole_buckets};
 use staves_wire::Message;
-use staves_wire::admin::{GroupMend, GroupSums, GroupSumsAnswer, PageSum};
+use staves_wire::admin::{GroupMend, GroupSums, GroupSumsAnswer};
 
 use self::tally::{Difference, PageOutcome, ScrubTally};
 use crate::status::find_pool;
@@ -25,12 +24,6 @@ use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output;
-
-/// Pages whose sums are asked of a member at a time.
-const PAGES: u32 = 1024;
-/// The number of looks at a page with updates under way, and the rest between them.
-const LOOKS: usize = 40;
-const REST: Duration = Duration::from_millis(50);
 
 pub fn run(cluster: &Cluster, pool: Option<&str>, mend: bool, out: Format) -> anyhow::Result<()> {
     if let Some(pool) = pool {
@@ -119,25 +112,19 @@ fn scrub(cluster: &Cluster, id: GroupId, mend: bool, tally: &mut ScrubTally) -> 
     };
     let held = whole_buckets(group.m, &group.members, |x| map.runs(x.id));
     let whole = group.open && held >= pool.scheme.width();
-    let parity = originals(group).any(|(slot, _)| slot.0 >= group.m);
+    let parity = (group.listed()).any(|(s, _)| s.0 >= group.m && group.bucket_slot(s) == s);
     tally.group(id, whole, parity || pool.scheme.k > 0);
     let scrub = Scrub {
         cluster,
         map: &map,
         group,
-        // Records have indices beside their pages; and a copy of a cache starts empty at worst.
-        mend: mend && pool.kind.row().can_mend,
     };
-    if parity && group.open && !scrub.run(tally) && whole {
+    // Records have indices beside their pages; and a copy of a cache starts empty at worst.
+    let scan = PageScan::new(mend && pool.kind.row().can_mend);
+    if parity && group.open && !scrub.run(scan, tally) && whole {
         tally.changed();
     }
     Ok(())
-}
-
-/// The members, but for those that only stand beside another that holds the same.
-fn originals(group: &Group) -> impl Iterator<Item = (MemberSlot, &staves_model::Member)> {
-    let original = |slot: MemberSlot| group.bucket_slot(slot) == slot;
-    group.listed().filter(move |(slot, _)| original(*slot))
 }
 
 /// One group.
@@ -145,204 +132,72 @@ struct Scrub<'a> {
     cluster: &'a Cluster,
     map: &'a ClusterMap,
     group: &'a Group,
-    mend: bool,
-}
-
-/// A member's report of its pages.
-struct MemberPages {
-    slot: MemberSlot,
-    end: u32,
-    parts: BTreeMap<u32, PageSum>,
-    /// A page that was never written.
-    unwritten: PageSum,
-}
-
-impl MemberPages {
-    fn new(answer: GroupSumsAnswer) -> MemberPages {
-        let parts = answer.sums.into_iter().map(|part| (part.page, part));
-        MemberPages {
-            slot: answer.slot,
-            end: answer.end,
-            parts: parts.collect(),
-            unwritten: PageSum {
-                page: 0,
-                labels: Vec::new(),
-                sum: bytes::Bytes::new(),
-            },
-        }
-    }
-
-    /// `None` if it lacks the page.
-    fn part(&self, page: u32) -> Option<(MemberSlot, &PageSum)> {
-        let part = match page < self.end {
-            true => self.parts.get(&page)?,
-            false => &self.unwritten,
-        };
-        Some((self.slot, part))
-    }
-}
-
-/// The knowledge of a page so far.
-#[derive(Default)]
-struct PageKnowledge {
-    /// Found wrong, and told to be made anew.
-    mended: BTreeSet<MemberSlot>,
-    last: Option<Finding>,
 }
 
 impl Scrub<'_> {
     /// Checks all pages. False: a member did not answer for its pages, or is of another epoch by now.
-    fn run(&self, tally: &mut ScrubTally) -> bool {
-        let (mut first, mut end) = (0, 0);
-        loop {
-            let mut left = BTreeMap::new();
-            for look in 0..LOOKS {
-                if look > 0 {
-                    std::thread::sleep(REST);
-                }
-                let pages = match look {
-                    0 => first..first + PAGES,
-                    _ => spanned(&left),
-                };
-                let Some(parts) = self.fetch(pages, &mut end) else {
-                    return false;
-                };
-                if look == 0 {
-                    left = (first..end.min(first + PAGES))
-                        .map(|page| (page, PageKnowledge::default()))
-                        .collect();
-                }
-                left.retain(|page, seen| self.look(*page, seen, &parts, tally));
-                if left.is_empty() {
-                    break;
-                }
+    fn run(&self, mut scan: PageScan, tally: &mut ScrubTally) -> bool {
+        while !scan.is_done() {
+            if scan.is_again() {
+                std::thread::sleep(PageScan::REST);
             }
-            for (page, seen) in left {
-                self.give_up(page, &seen, tally);
-            }
-            first += PAGES;
-            if first >= end {
-                return true;
-            }
-        }
-    }
-
-    /// Every member's sums; `None` if one of them is not there, or is of another epoch.
-    fn fetch(&self, pages: std::ops::Range<u32>, end: &mut u32) -> Option<Vec<MemberPages>> {
-        let ask = |(slot, member): (MemberSlot, &staves_model::Member)| {
-            let node = self.map.node_of(member)?;
-            let message = Message::GroupSums(GroupSums {
-                group: self.group.id,
-                slot,
-                page: pages.start,
-                count: pages.end - pages.start,
-            });
-            Some((node.native.clone(), message))
-        };
-        let asks: Option<Vec<_>> = originals(self.group).map(ask).collect();
-        let mut all = Vec::new();
-        for ((slot, _), answer) in originals(self.group).zip(self.cluster.ask_all(asks?)) {
-            let Ok(Message::GroupSumsAnswer(answer)) = answer else {
-                return None;
+            let answers = self.fetch(&scan);
+            let Some(step) = answers.and_then(|answers| scan.take(self.group, answers)) else {
+                return false;
             };
-            if answer.slot != slot || answer.epoch != self.group.epoch {
-                return None;
+            for page in &step.settled {
+                self.count(page, tally);
             }
-            *end = (*end).max(answer.end);
-            all.push(MemberPages::new(answer));
+            step.mend
+                .into_iter()
+                .for_each(|mend| self.tell_to_mend(mend));
         }
-        Some(all)
+        true
     }
 
-    /// Compares a page. Returns whether it is to be looked at again.
-    fn look(
-        &self,
-        page: u32,
-        seen: &mut PageKnowledge,
-        parts: &[MemberPages],
-        tally: &mut ScrubTally,
-    ) -> bool {
-        let here = parts.iter().filter_map(|member| member.part(page));
-        let here: Vec<(MemberSlot, &PageSum)> = here.collect();
-        let all = here.len() == parts.len();
-        let sums = Sums::new(self.group.m.into(), &here).filter(|_| all);
-        let Some(finding) = sums.map(|sums| sums.finding()) else {
-            // It is being rebuilt. That is waited for only if it was asked for here.
-            seen.last = None;
-            if seen.mended.is_empty() {
-                tally.missing();
-            }
-            return !seen.mended.is_empty();
+    /// Every member's sums; `None` if one of them is not there.
+    fn fetch(&self, scan: &PageScan) -> Option<Vec<GroupSumsAnswer>> {
+        let asks = scan.asks(self.group).into_iter().map(|(member, ask)| {
+            let node = self.map.node_of(&member)?;
+            Some((node.native.clone(), Message::GroupSums(ask)))
+        });
+        let asks: Option<Vec<_>> = asks.collect();
+        let answers = self.cluster.ask_all(asks?).into_iter();
+        let sums = answers.map(|answer| match answer {
+            Ok(Message::GroupSumsAnswer(answer)) => Some(answer),
+            _ => None,
+        });
+        sums.collect()
+    }
+
+    fn tell_to_mend(&self, mend: GroupMend) {
+        let member = self.group.member(mend.slot);
+        if let Some(node) = member.and_then(|member| self.map.node_of(member)) {
+            let ask = (node.native.clone(), Message::GroupMend(mend));
+            self.cluster.ask_all(vec![ask]);
+        }
+    }
+
+    fn count(&self, page: &ScannedPage, tally: &mut ScrubTally) {
+        let mut wrong = |slots: &mut dyn Iterator<Item = MemberSlot>, outcome| {
+            slots.for_each(|slot| tally.wrong(self.difference(page.page, slot, outcome)));
         };
-        let again = match &finding {
-            Finding::Fits => {
-                tally.checked();
-                for slot in &seen.mended {
-                    tally.wrong(self.difference(page, *slot, PageOutcome::Repaired));
-                }
-                false
+        let mended = &mut page.mended.iter().copied();
+        match &page.finding {
+            None => return tally.missing(),
+            Some(Finding::Busy) => {
+                wrong(mended, PageOutcome::BeingRepaired);
+                return tally.busy();
             }
-            Finding::Parity(slots) if self.mend => {
-                let part = |slot| here.iter().find(|(s, _)| *s == slot);
-                for (slot, part) in slots.iter().filter_map(|slot| part(*slot)) {
-                    seen.mended.insert(*slot);
-                    self.tell_to_mend(*slot, part);
-                }
-                true
-            }
-            Finding::Busy => true,
-            Finding::Parity(_) | Finding::Data(_) | Finding::Several => {
-                self.tell_of(page, &finding, tally);
-                false
-            }
-        };
-        seen.last = Some(finding);
-        again
-    }
-
-    /// Asks for a repair; its effect is seen at the next look.
-    fn tell_to_mend(&self, slot: MemberSlot, part: &PageSum) {
-        let member = self.group.member(slot);
-        let node = member.and_then(|member| self.map.node_of(member));
-        if let Some(node) = node {
-            let message = Message::GroupMend(GroupMend {
-                group: self.group.id,
-                slot,
-                page: part.page,
-                labels: part.labels.clone(),
-            });
-            self.cluster.ask_all(vec![(node.native.clone(), message)]);
-        }
-    }
-
-    fn give_up(&self, page: u32, seen: &PageKnowledge, tally: &mut ScrubTally) {
-        match &seen.last {
-            Some(wrong @ Finding::Parity(_)) => self.tell_of(page, wrong, tally),
-            Some(_) if seen.mended.is_empty() => tally.busy(),
-            _ => {
-                for slot in &seen.mended {
-                    tally.wrong(self.difference(page, *slot, PageOutcome::BeingRepaired));
-                }
-                tally.busy();
-            }
-        }
-    }
-
-    fn tell_of(&self, page: u32, finding: &Finding, tally: &mut ScrubTally) {
-        tally.checked();
-        match finding {
-            Finding::Parity(slots) => {
-                for slot in slots {
-                    tally.wrong(self.difference(page, *slot, PageOutcome::Parity));
-                }
-            }
-            Finding::Data(slot) => tally.wrong(self.difference(page, *slot, PageOutcome::Data)),
-            Finding::Several => {
+            Some(Finding::Fits) => wrong(mended, PageOutcome::Repaired),
+            Some(Finding::Parity(slots)) => wrong(&mut slots.iter().copied(), PageOutcome::Parity),
+            Some(Finding::Data(slot)) => wrong(&mut [*slot].into_iter(), PageOutcome::Data),
+            Some(Finding::Several) => {
                 let first = MemberSlot(self.group.m);
-                tally.wrong(self.difference(page, first, PageOutcome::Several));
+                wrong(&mut [first].into_iter(), PageOutcome::Several);
             }
-            Finding::Fits | Finding::Busy => {}
         }
+        tally.checked();
     }
 
     fn difference(&self, page: u32, slot: MemberSlot, outcome: PageOutcome) -> Difference {
@@ -357,10 +212,4 @@ impl Scrub<'_> {
             outcome,
         }
     }
-}
-
-fn spanned(left: &BTreeMap<u32, PageKnowledge>) -> std::ops::Range<u32> {
-    let first = left.first_key_value().map_or(0, |(page, _)| *page);
-    let last = left.last_key_value().map_or(0, |(page, _)| *page);
-    first..last + 1
 }

@@ -40,7 +40,7 @@
 //!
 //! **Layout.** `member`: the machine and its inputs. `state`, `stream`, `requests`, `remembered`, `table`: its
 //! state; `peer`, `reservation`: what a data bucket knows of the others; `slowness`: how late nodes answer; `node_logs`: the bound of all logs of a node. `update`: rules 1 to 6; `rest`: rule 19; `sums`: deltas with
-//! m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`, `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`: I4 looked at. `durable`, `on_disk`, `disk_room`, `kept_page`, `recovery`: members on a disk. `code`: the way to `staves-erasure`.
+//! m > 1, `merge`: added up before they are multiplied. `lease`: promises. `seal`, `coordinate`, `sync`: rules 7 to 13. `backfill`, `page_requests`, `page_source`: rules 14 to 17. `scrub`, `page_scan`: I4 looked at. `durable`, `on_disk`, `disk_room`, `kept_page`, `recovery`: members on a disk. `code`: the way to `staves-erasure`.
 //!
 //! **Not here.** What bytes mean (the services), where they go (the driver), who is a member (the
 //! directory). The machine has no clock, no sockets, no randomness: the same events give the same effects.
@@ -57,6 +57,7 @@ mod merge;
 mod node_logs;
 mod on_disk;
 mod page_requests;
+mod page_scan;
 mod page_set;
 mod page_source;
 mod peer;
@@ -85,6 +86,7 @@ pub use member::{AdmitError, Event, Member, ReadError};
 pub use merge::Arithmetic;
 pub use node_logs::NodeLogs;
 pub use on_disk::{ImageBytes, SaveLimits, SavedPages};
+pub use page_scan::{PageScan, ScanStep, ScannedPage};
 pub use recovery::{RecoveredMember, Recovery, RecoveryError};
 pub use remembered::{bound_request_tables, request_table_bytes};
 pub use requests::{CLIENTS_MAX, NUMBER_MAX, REQUESTS_PER_CLIENT_MAX, Recall, RequestTable};

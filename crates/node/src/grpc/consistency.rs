@@ -1,18 +1,13 @@
 //! The members of a volume's groups, compared page by page while they are in use, as `staves scrub` compares them.
-//!
-//! Members send sums of their pages, with the labels of the last deltas in them. Pages of the same labels must fit each other; a page
-//! whose labels differ is on its way, and is looked at again.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use staves_group::{Finding, Sums};
+use staves_group::{Finding, PageScan};
 use staves_grpc::v1::CheckConsistencyReply;
-use staves_model::{ClusterMap, Group, GroupId, Member, MemberSlot, RegionId};
+use staves_model::{GroupId, Member, RegionId};
 use staves_wire::Message;
-use staves_wire::admin::{GroupSums, GroupSumsAnswer, PageSum};
+use staves_wire::admin::{GroupSums, GroupSumsAnswer};
 use staves_wire::hello::Role;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tonic::codegen::BoxStream;
@@ -24,11 +19,6 @@ use crate::native::group;
 use crate::running::Running;
 use crate::volumes::error::{BlockError, VolumeFault};
 
-/// Pages whose sums are asked of a member at a time.
-const PAGES: u32 = 1024;
-/// Most looks at a page with updates under way, and the rest between them.
-const LOOKS: usize = 40;
-const REST: Duration = Duration::from_millis(50);
 /// The time that a member may take to answer, and the wait for a turn among costly requests.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// Replies that wait for the client.
@@ -58,131 +48,50 @@ async fn check_all(running: &Running, id: RegionId, replies: &Replies) -> Result
     let deleted = || BlockError::new(VolumeFault::Deleted, "the volume was deleted");
     let (_, region) = map.region(id).ok_or_else(|| status(&deleted()))?;
     for group in region.groups() {
-        let mut so_far = CheckConsistencyReply {
-            group: group.0,
-            ..CheckConsistencyReply::default()
-        };
-        let mut first = 0;
-        while !so_far.done {
-            let end = check_pages(running, group, first, &mut so_far).await?;
-            first += PAGES;
-            so_far.done = first >= end;
-            if replies.send(Ok(so_far)).await.is_err() {
-                return Ok(());
-            }
+        if !check_group(running, group, replies).await? {
+            return Ok(());
         }
     }
     Ok(())
 }
 
-/// Compares `PAGES` pages from `first` on, and gives the end of the members' page tables.
-async fn check_pages(
-    running: &Running,
-    group: GroupId,
-    first: u32,
-    so_far: &mut CheckConsistencyReply,
-) -> Result<u32, Status> {
-    let (mut end, mut left) = (first, Vec::new());
-    for look in 0..LOOKS {
-        if look > 0 {
-            tokio::time::sleep(REST).await;
+/// Compares all pages of a group. False if the client has gone.
+async fn check_group(running: &Running, id: GroupId, replies: &Replies) -> Result<bool, Status> {
+    let mut so_far = CheckConsistencyReply {
+        group: id.0,
+        ..CheckConsistencyReply::default()
+    };
+    let mut scan = PageScan::new(false);
+    while !so_far.done {
+        if scan.is_again() {
+            tokio::time::sleep(PageScan::REST).await;
         }
         // By the newest map: the group may have moved since the last look.
         let map = running.host.routes().map.clone();
-        let group = map.groups.get(&group).ok_or_else(|| unanswered(group))?;
-        let members = fetch(running, &map, group, first).await?;
-        if look == 0 {
-            end = members.iter().map(|member| member.end).max().unwrap_or(0);
-            left = (first..end.min(first + PAGES)).collect();
+        let group = map.groups.get(&id).filter(|group| group.open);
+        let group = group.ok_or_else(|| unanswered(id))?;
+        let mut answers = Vec::new();
+        for (member, ask) in scan.asks(group) {
+            let answer = match map.runs(member.id) {
+                true => ask_member(running, &member, ask).await?,
+                false => None,
+            };
+            answers.push(answer.ok_or_else(|| unanswered(id))?);
         }
-        left.retain(|page| match finding(group, *page, &members) {
-            Some(Finding::Fits) => {
-                so_far.pages_agree += 1;
-                false
-            }
-            None | Some(Finding::Busy) => true,
-            Some(Finding::Parity(_) | Finding::Data(_) | Finding::Several) => {
-                so_far.pages_differ += 1;
-                false
-            }
-        });
-        if left.is_empty() {
-            break;
+        let step = scan.take(group, answers).ok_or_else(|| unanswered(id))?;
+        for page in &step.settled {
+            *match page.finding {
+                Some(Finding::Fits) => &mut so_far.pages_agree,
+                None | Some(Finding::Busy) => &mut so_far.pages_busy,
+                Some(_) => &mut so_far.pages_differ,
+            } += 1;
         }
-    }
-    so_far.pages_busy += left.len() as u64;
-    Ok(end)
-}
-
-/// A page's state; `None` if a member lacks it for now.
-fn finding(group: &Group, page: u32, members: &[MemberPages]) -> Option<Finding> {
-    let parts = members.iter().map(|member| member.part(page));
-    let parts: Option<Vec<(MemberSlot, &PageSum)>> = parts.collect();
-    Some(Sums::new(group.m.into(), &parts?)?.finding())
-}
-
-/// A member's sums of some pages.
-struct MemberPages {
-    slot: MemberSlot,
-    end: u32,
-    sums: BTreeMap<u32, PageSum>,
-    /// A page that was never written.
-    unwritten: PageSum,
-}
-
-impl MemberPages {
-    fn new(answer: GroupSumsAnswer) -> MemberPages {
-        let sums = answer.sums.into_iter().map(|sum| (sum.page, sum));
-        MemberPages {
-            slot: answer.slot,
-            end: answer.end,
-            sums: sums.collect(),
-            unwritten: PageSum {
-                page: 0,
-                labels: Vec::new(),
-                sum: Bytes::new(),
-            },
+        so_far.done = scan.is_done();
+        if !scan.is_again() && replies.send(Ok(so_far)).await.is_err() {
+            return Ok(false);
         }
     }
-
-    fn part(&self, page: u32) -> Option<(MemberSlot, &PageSum)> {
-        let sum = match page < self.end {
-            true => self.sums.get(&page)?,
-            false => &self.unwritten,
-        };
-        Some((self.slot, sum))
-    }
-}
-
-/// The sums of all members, but for those that only stand beside another that holds the same.
-async fn fetch(
-    running: &Running,
-    map: &ClusterMap,
-    group: &Group,
-    first: u32,
-) -> Result<Vec<MemberPages>, Status> {
-    if !group.open {
-        return Err(unanswered(group.id));
-    }
-    let originals = group.listed();
-    let originals = originals.filter(|(slot, _)| group.bucket_slot(*slot) == *slot);
-    let mut all = Vec::new();
-    for (slot, member) in originals {
-        let ask = GroupSums {
-            group: group.id,
-            slot,
-            page: first,
-            count: PAGES,
-        };
-        let answer = match map.runs(member.id) {
-            true => ask_member(running, member, ask).await?,
-            false => None,
-        };
-        let fits = |answer: &GroupSumsAnswer| answer.slot == slot && answer.epoch == group.epoch;
-        let answer = answer.filter(fits).ok_or_else(|| unanswered(group.id))?;
-        all.push(MemberPages::new(answer));
-    }
-    Ok(all)
+    Ok(true)
 }
 
 /// A member's answer; `None` if there is none.
