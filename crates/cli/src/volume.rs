@@ -16,7 +16,7 @@ mod transfer;
 
 use anyhow::Context;
 use clap::Subcommand;
-use staves_client::VolumeStat;
+use staves_client::{VolumeKind, VolumeStat};
 use staves_model::Scheme;
 use staves_model::policy::too_few_nodes;
 use staves_node::config::Size;
@@ -156,16 +156,13 @@ fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Resu
         } => {
             session.check_regions(pool)?;
             let (size, bucket) = (size.0, bucket.map(|b| b.0));
-            let stat = match (shared, cache) {
-                (true, _) => session.wait(client.create_shared_volume(pool, name, size, bucket)),
-                (_, CacheMode::Writeback) => {
-                    session.wait(client.create_writeback_volume(pool, name, size, bucket))
-                }
-                (_, CacheMode::Durable) => {
-                    session.wait(client.create_volume_with(pool, name, size, bucket))
-                }
+            let kind = match (shared, cache) {
+                (true, _) => VolumeKind::Shared,
+                (_, CacheMode::Writeback) => VolumeKind::Writeback,
+                (_, CacheMode::Durable) => VolumeKind::Durable,
             };
-            created(session, &stat?, out)
+            let stat = session.wait(client.create_volume_with(pool, name, (size, bucket), kind))?;
+            created(session, &stat, out)
         }
         VolumeCommand::List => {
             let stats = session.wait(client.volumes())?;

@@ -139,4 +139,4 @@ pub use staves_wire::ErrorCode;
 pub use staves_wire::cache::{Condition, OwnedOp};
 pub use staves_wire::service::Answer;
 pub use volume_reader::{VolumeReader, written_chunks};
-pub use volumes::VolumeStat;
+pub use volumes::{VolumeKind, VolumeStat};

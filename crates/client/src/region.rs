@@ -21,6 +21,7 @@ use crate::client::{Client, senseless, unexpected};
 use crate::error::ClientError;
 use crate::pieces::{Piece, check_range, pieces, wrong};
 use crate::turn::ServiceOp;
+use crate::volumes::VolumeKind;
 
 /// One region, to read and to write. Clones are the same region. A handle lives through replaced nodes and
 /// growth by itself; it ends with its region.
@@ -70,14 +71,6 @@ const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// The pause before a change is proposed again that was decided on an older map.
 const CHANGE_AGAIN: Duration = Duration::from_millis(5);
 
-/// The kind of a region that is to be made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum NewRegion {
-    Plain,
-    Volume,
-    WritebackVolume,
-}
-
 impl Client {
     /// Makes a region in a memory pool. It reads as zeroes, and takes up memory only where it is written.
     pub async fn create_region(
@@ -97,18 +90,18 @@ impl Client {
         size_bytes: u64,
         bucket_bytes: Option<u64>,
     ) -> Result<Region, ClientError> {
-        self.make(pool, name, (size_bytes, bucket_bytes), NewRegion::Plain)
+        self.make(pool, name, (size_bytes, bucket_bytes), None)
             .await?;
         self.region(name).await
     }
 
-    /// Makes a region or a volume.
+    /// Makes a volume of this kind, or a region.
     pub(crate) async fn make(
         &self,
         pool: &str,
         name: &str,
         (size_bytes, bucket_bytes): (u64, Option<u64>),
-        kind: NewRegion,
+        kind: Option<VolumeKind>,
     ) -> Result<(), ClientError> {
         let bucket_bytes = match bucket_bytes {
             Some(bytes) => bytes,
@@ -119,18 +112,24 @@ impl Client {
         };
         let (pool, name) = (pool.to_owned(), name.to_owned());
         let change = match kind {
-            NewRegion::WritebackVolume => Change::MakeWriteback {
+            Some(VolumeKind::Writeback) => Change::MakeWriteback {
                 pool,
                 name,
                 size_bytes,
                 bucket_bytes,
             },
-            kind => Change::MakeRegion {
+            Some(VolumeKind::Shared) => Change::MakeSharedVolume {
                 pool,
                 name,
                 size_bytes,
                 bucket_bytes,
-                is_volume: kind == NewRegion::Volume,
+            },
+            None | Some(VolumeKind::Durable) => Change::MakeRegion {
+                pool,
+                name,
+                size_bytes,
+                bucket_bytes,
+                is_volume: kind.is_some(),
             },
         };
         self.propose(&change).await

@@ -10,12 +10,25 @@ use staves_wire::ErrorCode;
 
 use crate::client::Client;
 use crate::error::ClientError;
-use crate::region::{NewRegion, RegionStat, stat};
+use crate::region::{RegionStat, stat};
 
 /// The time after which a copy is not waited for any more: the nodes give it up before.
 const COPIED_MAX: Duration = Duration::from_secs(30);
 /// The pause between two looks whether copies are made.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// The kind of a volume that is to be made, for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum VolumeKind {
+    /// One client writes to it at a time. In a pool on disk a write is answered once all members have synced it.
+    #[default]
+    Durable,
+    /// The same in a pool on disk, but writes are answered once all members hold them in memory: a flush waits for their disks. Its clones
+    /// are like it.
+    Writeback,
+    /// Several clients write to it at a time, as file systems of clusters do: all connections share its session.
+    Shared,
+}
 
 /// The state of a volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -50,59 +63,21 @@ impl Client {
         name: &str,
         size_bytes: u64,
     ) -> Result<VolumeStat, ClientError> {
-        self.create_volume_with(pool, name, size_bytes, None).await
+        let kind = VolumeKind::default();
+        self.create_volume_with(pool, name, (size_bytes, None), kind)
+            .await
     }
 
-    /// The same with so many bytes in each data bucket ([`staves_model::is_bucket_bytes`]), not as many as suit its size.
+    /// The same of some kind, and with so many bytes in each data bucket ([`staves_model::is_bucket_bytes`]), or as many as suit its size.
     pub async fn create_volume_with(
         &self,
         pool: &str,
         name: &str,
-        size_bytes: u64,
-        bucket_bytes: Option<u64>,
+        (size_bytes, bucket_bytes): (u64, Option<u64>),
+        kind: VolumeKind,
     ) -> Result<VolumeStat, ClientError> {
-        self.make(pool, name, (size_bytes, bucket_bytes), NewRegion::Volume)
+        self.make(pool, name, (size_bytes, bucket_bytes), Some(kind))
             .await?;
-        self.volume(name).await
-    }
-
-    /// The same in a pool on disk, with writes that are answered once all members hold them in memory: a flush waits for their disks. Its clones are
-    /// like it.
-    pub async fn create_writeback_volume(
-        &self,
-        pool: &str,
-        name: &str,
-        size_bytes: u64,
-        bucket_bytes: Option<u64>,
-    ) -> Result<VolumeStat, ClientError> {
-        let bytes = (size_bytes, bucket_bytes);
-        self.make(pool, name, bytes, NewRegion::WritebackVolume)
-            .await?;
-        self.volume(name).await
-    }
-
-    /// Makes a volume that several clients write at a time, as file systems of clusters do: all connections share its session.
-    pub async fn create_shared_volume(
-        &self,
-        pool: &str,
-        name: &str,
-        size_bytes: u64,
-        bucket_bytes: Option<u64>,
-    ) -> Result<VolumeStat, ClientError> {
-        let bucket_bytes = match bucket_bytes {
-            Some(bytes) => bytes,
-            None => {
-                let map = self.refresh().await?;
-                map.bucket_bytes_to_create(pool, size_bytes)
-            }
-        };
-        let make = Change::MakeSharedVolume {
-            pool: pool.to_owned(),
-            name: name.to_owned(),
-            size_bytes,
-            bucket_bytes,
-        };
-        self.propose(&make).await?;
         self.volume(name).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use staves_client::{Client, VolumeStat};
+use staves_client::{Client, VolumeKind, VolumeStat};
 use staves_hunts::{Hunt, hunt};
 use staves_model::mutant::Mutant;
 use staves_testkit::cluster::TestCluster;
@@ -13,7 +13,7 @@ use crate::memory::POOL;
 use crate::volumes::{MIB, cluster, connect, nbd};
 
 fn create_shared(cluster: &TestCluster, client: &Client) {
-    let create = client.create_shared_volume(POOL, "v", 10 * MIB, None);
+    let create = client.create_volume_with(POOL, "v", (10 * MIB, None), VolumeKind::Shared);
     let stat = cluster.nodes[0].runtime().block_on(create).expect("made");
     assert!(stat.is_shared && stat.doors.is_empty());
     wait_until("all nodes know the volume", || {
