@@ -1,0 +1,226 @@
+//! The replies of a unit.
+
+use staves_model::ClientId;
+
+use crate::message::Records;
+use crate::types::{AppendId, LogId, Low, PageRun, Position, RecordHead, Term, UnitId};
+
+/// Most items of one answer of a sealed unit.
+pub const SEALED_ITEMS_MAX: usize = 1024;
+
+/// A place in the list of what a sealed unit has. The list is in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum SealCursor {
+    /// Ids from this one on.
+    Ids(AppendId),
+    /// Clients' marks from this one on.
+    Lows(ClientId),
+    /// Tags from this one on.
+    Tags(u64),
+    /// Claimed positions from this one on.
+    Claims(Position),
+}
+
+impl SealCursor {
+    /// The beginning of the list.
+    pub const START: SealCursor = SealCursor::Ids(AppendId {
+        client: ClientId(0),
+        incarnation: 0,
+        seq: 0,
+    });
+}
+
+/// One thing that a sealed unit has.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SealedItem {
+    /// An append that is durable.
+    Id {
+        /// The append.
+        id: AppendId,
+        /// Its first position.
+        position: Position,
+        /// Its records.
+        count: u32,
+    },
+    /// A client's mark.
+    Low {
+        /// The client.
+        client: ClientId,
+        /// The mark.
+        low: Low,
+    },
+    /// The last positions of a tag at this unit, ascending.
+    Tag {
+        /// The tag.
+        tag: u64,
+        /// The positions: at most `BACK_POINTERS`.
+        positions: Vec<Position>,
+    },
+    /// Positions in a row that hold something.
+    Claim {
+        /// The first.
+        position: Position,
+        /// Their number.
+        count: u32,
+    },
+}
+
+/// The reply of a unit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UnitReply<D = Records> {
+    /// The log.
+    pub log: LogId,
+    /// The answer.
+    pub answer: UnitAnswer<D>,
+}
+
+/// The answer of a unit. Everything that it says is on the disks of all members.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum UnitAnswer<D = Records> {
+    /// The append is durable.
+    Ack {
+        /// The append.
+        id: AppendId,
+        /// Its first position.
+        position: Position,
+        /// Its records.
+        count: u32,
+    },
+    /// The token's position was junk, or trimmed, before the data came: a new token is needed.
+    Lost {
+        /// The append.
+        id: AppendId,
+        /// The position.
+        position: Position,
+    },
+    /// The sequencer has bound the append at another unit, where its data must go.
+    Elsewhere {
+        /// The append.
+        id: AppendId,
+        /// The position.
+        position: Position,
+        /// The unit.
+        unit: UnitId,
+    },
+    /// The append is below its client's mark: nobody awaits it.
+    Abandoned {
+        /// The append.
+        id: AppendId,
+    },
+    /// The data was not bound in time and is no longer kept. Nothing is known of the append.
+    Expired {
+        /// The append.
+        id: AppendId,
+    },
+    /// There is no room for the data now.
+    Busy {
+        /// The append.
+        id: AppendId,
+    },
+    /// A later request of the same kind took this one's place.
+    Superseded,
+    /// The unit is sealed for a higher term than the request's.
+    Stale {
+        /// The unit's term.
+        term: Term,
+    },
+    /// The unit is not sealed for the request's term, or knows nothing of the log: nothing was done.
+    NotSealed {
+        /// The unit's term.
+        term: Term,
+    },
+    /// The content of a position.
+    Slot {
+        /// The position.
+        position: Position,
+        /// The content.
+        slot: SlotAnswer<D>,
+        /// A higher term than the reader's, if the unit has one.
+        stale: Option<Term>,
+    },
+    /// A map page; none if it was not written here.
+    Page {
+        /// The page.
+        page: u64,
+        /// Its contents.
+        runs: Option<Vec<PageRun>>,
+    },
+    /// One record is trimmed, or was not here.
+    Punched {
+        /// The position.
+        position: Position,
+    },
+    /// The unit has taken the term.
+    Sealed {
+        /// The term.
+        term: Term,
+        /// The highest position that was ever claimed here, and one more.
+        claimed: Position,
+        /// Positions below are trimmed.
+        trim: Position,
+        /// The highest map page here, and one more.
+        pages: u64,
+    },
+    /// A part of what a sealed unit has.
+    SealedItems {
+        /// The term.
+        term: Term,
+        /// The part that was asked for.
+        cursor: SealCursor,
+        /// The items.
+        items: Vec<SealedItem>,
+        /// The next part; none at the end.
+        next: Option<SealCursor>,
+    },
+    /// The positions of a binding have their content for ever.
+    Decided {
+        /// The unit's term.
+        term: Term,
+        /// The unit.
+        unit: UnitId,
+        /// The first position.
+        position: Position,
+        /// Their number.
+        count: u32,
+        /// The append of the binding.
+        id: Option<AppendId>,
+        /// They hold the append's data; else junk.
+        data: bool,
+    },
+    /// It is still the unit's term.
+    Confirmed {
+        /// The term.
+        term: Term,
+        /// The number of the question.
+        nonce: u64,
+    },
+    /// The map page is durable.
+    PageWritten {
+        /// The term.
+        term: Term,
+        /// The page.
+        page: u64,
+    },
+    /// The request is done.
+    Done,
+}
+
+/// The content of a position, as a reader is told (rule 17).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum SlotAnswer<D = Records> {
+    /// A record.
+    Data {
+        /// Its head.
+        head: RecordHead,
+        /// Its bytes.
+        data: D,
+    },
+    /// Nothing, for ever.
+    Junk,
+    /// It was trimmed.
+    Trimmed,
+    /// Its group lost it.
+    Lost,
+    /// Not yet decided: this promises nothing.
+    Unwritten,
+}
