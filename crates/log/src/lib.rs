@@ -2,8 +2,17 @@
 
 mod entry;
 mod message;
+mod mutant;
+mod share;
+mod slots;
+mod state;
 mod types;
+mod unit;
 
 pub use entry::*;
 pub use message::*;
+pub use share::{LOG_SHARE_BYTES, LogShare};
+pub use slots::SLOT_BYTES;
+pub use state::UnitState;
 pub use types::*;
+pub use unit::*;

@@ -1,6 +1,6 @@
 //! Requests to a sequencer, and its replies.
 
-use crate::message::TermStart;
+use crate::message::{Decision, TermStart};
 use crate::types::{AppendId, Binding, LogId, Low, Position, Term, UnitId};
 
 /// A request to a sequencer.
@@ -30,6 +30,8 @@ pub enum SequencerOp {
         /// The token that was lost (corfu).
         lost: Option<Position>,
     },
+    /// From a unit: the positions of a binding, which others than the sequencer brought, have their content for ever.
+    Decided(Decision),
     /// The content of a position, as far as the sequencer knows.
     Where {
         /// The position.
@@ -117,6 +119,8 @@ pub enum SequencerAnswer {
         /// The word.
         word: PositionWord,
     },
+    /// The report is taken.
+    Noted,
     /// The tail: above all that was acknowledged before the question.
     Tail {
         /// The first position that was not given out.

@@ -112,10 +112,10 @@ pub enum UnitAnswer<D = Records> {
         /// The append.
         id: AppendId,
     },
-    /// There is no room for the data now.
+    /// There is no room for the request now.
     Busy {
-        /// The append.
-        id: AppendId,
+        /// The append; none for another request.
+        id: Option<AppendId>,
     },
     /// A later request of the same kind took this one's place.
     Superseded,
@@ -173,20 +173,7 @@ pub enum UnitAnswer<D = Records> {
         next: Option<SealCursor>,
     },
     /// The positions of a binding have their content for ever.
-    Decided {
-        /// The unit's term.
-        term: Term,
-        /// The unit.
-        unit: UnitId,
-        /// The first position.
-        position: Position,
-        /// Their number.
-        count: u32,
-        /// The append of the binding.
-        id: Option<AppendId>,
-        /// They hold the append's data; else junk.
-        data: bool,
-    },
+    Decided(Decision),
     /// It is still the unit's term.
     Confirmed {
         /// The term.
@@ -205,7 +192,24 @@ pub enum UnitAnswer<D = Records> {
     Done,
 }
 
-/// The content of a position, as a reader is told (rule 17).
+/// The content of a binding's positions, for ever.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decision {
+    /// The unit's term.
+    pub term: Term,
+    /// The unit.
+    pub unit: UnitId,
+    /// The first position.
+    pub position: Position,
+    /// Their number.
+    pub count: u32,
+    /// The append of the binding.
+    pub id: Option<AppendId>,
+    /// They hold the append's data; else junk.
+    pub data: bool,
+}
+
+/// The content of a position, as a reader receives it (rule 17).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SlotAnswer<D = Records> {
     /// A record.

@@ -1,0 +1,127 @@
+//! The planted bugs of the log: each breaks one rule, and the simulator must find it. Nothing is ever planted outside of this crate's tests.
+
+/// A planted bug.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) enum LogMutant {
+    /// A unit does not fence terms.
+    NoFence,
+    /// The sequencer opens with a seal missing.
+    SealMissing,
+    /// A seal is told before it is synced.
+    SealUnsynced,
+    /// A seal's answer to an older term counts.
+    SealOfOlderTerm,
+    /// An append is acknowledged before it is synced.
+    AckUnsynced,
+    /// A read tells what is not synced.
+    ReadUnsynced,
+    /// A decision is told before it is synced.
+    DecidedUnsynced,
+    /// Junk is told before it is synced.
+    JunkUnsynced,
+    /// The tail is that of one unit.
+    TailOfOneUnit,
+    /// A trim lowers the highest claim.
+    TailTrimmed,
+    /// Ids are not rebuilt.
+    IdsNotRebuilt,
+    /// Clients' marks are not rebuilt.
+    LowsNotRebuilt,
+    /// Tags are not rebuilt.
+    TagsNotRebuilt,
+    /// A trim drops ids.
+    IdsTrimmed,
+    /// Ids are dropped by age.
+    IdsPrunedByAge,
+    /// Clients' marks are ignored.
+    NoLow,
+    /// A client's next life has the number of the one before.
+    SameIncarnation,
+    /// Any junk makes an id loose.
+    PositionNotCompared,
+    /// A retry that names another unit is bound anew.
+    RetryBindsAnew,
+    /// A client takes a new token though the one it had was not lost.
+    NewToken,
+    /// A token is used in a later term.
+    TokenRestamped,
+    /// A tail is told unconfirmed.
+    CheckUnconfirmed,
+    /// An older confirmation confirms every check.
+    CheckByOlder,
+    /// A tail is told before all below are decided.
+    CheckWithoutPrefix,
+    /// A reader passes what is unwritten.
+    ReaderSkips,
+    /// A reader's word of an old term counts.
+    FillOfOldTerm,
+    /// A unit fills what it was told nothing of.
+    FillUntold,
+    /// Data replaces junk.
+    DataOverJunk,
+    /// A map page is written before all of it is decided.
+    PageEarly,
+    /// Positions that nobody claims are left out of the map.
+    UnclaimedLeft,
+    /// Positions are given out per unit (predict).
+    PerUnit,
+    /// A sequencer acts before its term is open.
+    ActsBeforeOpen,
+    /// The sequencer's word is the acknowledgement.
+    BoundIsAck,
+    /// A trim passes the decided prefix.
+    TrimAhead,
+    /// What is trimmed is told as junk.
+    JunkBelowTrim,
+    /// A map page has junk where it was trimmed.
+    TrimmedAsJunkInPage,
+    /// A punched record leaves no tomb.
+    PunchForgets,
+    /// A batch is made durable in parts.
+    BatchInParts,
+    /// A binding without data waits for ever.
+    NoDeadline,
+    /// Bindings are sent once.
+    NoResend,
+    /// Bindings outlive a seal.
+    PendingOverSeal,
+    /// A unit tells readers with an old map that what it lacks below its start is junk.
+    WrongOwnerJunk,
+    /// Appends go to units outside of the term.
+    ForeignUnit,
+    /// A copy answers past the prefix that its head told it.
+    CopyPastPrefix,
+}
+
+#[cfg(test)]
+mod planted {
+    use std::cell::Cell;
+
+    use super::LogMutant;
+
+    thread_local! {
+        static PLANTED: Cell<Option<LogMutant>> = const { Cell::new(None) };
+    }
+
+    /// Plants a bug in everything that runs on this thread, or takes it out again.
+    pub(crate) fn plant(mutant: Option<LogMutant>) {
+        PLANTED.with(|p| p.set(mutant));
+    }
+
+    /// True if the bug is planted on this thread.
+    pub(crate) fn planted(mutant: LogMutant) -> bool {
+        PLANTED.with(|p| p.get() == Some(mutant))
+    }
+}
+
+#[cfg(not(test))]
+mod planted {
+    /// Nothing is ever planted in the program.
+    #[inline(always)]
+    pub(crate) fn planted(_: super::LogMutant) -> bool {
+        false
+    }
+}
+
+pub(crate) use planted::*;

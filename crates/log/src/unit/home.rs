@@ -1,0 +1,208 @@
+//! The home of logs: their records, each change one durable compare-and-set.
+
+use super::{Delivery, ReplyTo, Unit, UnitEffects};
+use crate::entry::Entry;
+use crate::message::{NAMES_MAX, RecordRefusal, RecordReply, RecordRequest};
+use crate::types::{
+    LogId, LogOptions, LogRecord, NAME_BYTES_MAX, Position, SEGMENT_UNITS_MAX, SEGMENTS_MAX,
+    SequencerId, Term, UnitId,
+};
+
+impl Unit {
+    /// Executes a request for the record of a log whose home this unit is.
+    pub fn record(&mut self, to: ReplyTo, request: RecordRequest, out: &mut UnitEffects) {
+        let reply = match self.decide_record(request) {
+            Ok(Step::Reply(reply)) => reply,
+            Ok(Step::Change(name, entry)) => {
+                let before = self.state.records().get(&name).cloned();
+                self.last_record = self.push(entry, out);
+                let now = self.state.records().get(&name).cloned();
+                let deleted = now.is_none();
+                match now.or(before) {
+                    Some(record) if deleted => RecordReply::Deleted(Box::new(record)),
+                    Some(record) => RecordReply::Record(Box::new(record)),
+                    None => RecordReply::Refused(RecordRefusal::NotFound),
+                }
+            }
+            Err(refusal) => RecordReply::Refused(refusal),
+        };
+        let after = match self.last_record > self.synced {
+            true => self.last_record,
+            false => 0,
+        };
+        out.records.push(Delivery { to, after, reply });
+    }
+
+    fn decide_record(&self, request: RecordRequest) -> Result<Step, RecordRefusal> {
+        match request {
+            RecordRequest::Create { name, options } => self.create(name, options),
+            RecordRequest::View { name } => {
+                let record = self.find(&name)?.clone();
+                Ok(Step::reply(record))
+            }
+            RecordRequest::Lead {
+                name,
+                log,
+                from,
+                sequencer,
+                added,
+            } => self.lead(name, (log, from), sequencer, added),
+            RecordRequest::Open {
+                name,
+                log,
+                term,
+                start,
+            } => self.open(name, (log, term), start),
+            RecordRequest::Trim {
+                name,
+                log,
+                term,
+                position,
+            } => self.trim_record(name, (log, term), position),
+            RecordRequest::Delete { name } => {
+                self.find(&name)?;
+                let entry = Entry::Delete { name: name.clone() };
+                Ok(Step::Change(name, entry))
+            }
+            RecordRequest::List { after, limit } => Ok(self.list(after, limit)),
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<&LogRecord, RecordRefusal> {
+        let record = self.state.records().get(name);
+        record.ok_or(RecordRefusal::NotFound)
+    }
+
+    /// The record of a name, if it is still the same log's.
+    fn find_log(&self, name: &str, log: LogId) -> Result<&LogRecord, RecordRefusal> {
+        let record = self.find(name)?;
+        match record.view.log == log {
+            true => Ok(record),
+            false => Err(moved(record)),
+        }
+    }
+
+    fn create(&self, name: String, options: LogOptions) -> Result<Step, RecordRefusal> {
+        if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !options.is_valid() {
+            return Err(RecordRefusal::Invalid);
+        }
+        if self.find(&name).is_ok() {
+            return Err(RecordRefusal::Exists);
+        }
+        let full = self.state.records().len() >= self.limits.records_max;
+        let next = self.state.next_log().filter(|_| !full);
+        let log = next.ok_or(RecordRefusal::Full)?;
+        let entry = Entry::Create {
+            name: name.clone(),
+            log,
+            options,
+        };
+        Ok(Step::Change(name, entry))
+    }
+
+    fn lead(
+        &self,
+        name: String,
+        (log, from): (LogId, Term),
+        sequencer: SequencerId,
+        added: Vec<UnitId>,
+    ) -> Result<Step, RecordRefusal> {
+        let record = self.find_log(&name, log)?;
+        let term = from.next();
+        let again = record
+            .lead
+            .as_ref()
+            .is_some_and(|l| (l.term, l.sequencer) == (term, sequencer) && l.added == added);
+        if again {
+            return Ok(Step::reply(record.clone()));
+        }
+        if record.term() != from {
+            return Err(moved(record));
+        }
+        let grown = record.view.projection.grown(Position::MAX, &added);
+        let too_many =
+            grown.segments.len() > SEGMENTS_MAX || grown.last().len() > SEGMENT_UNITS_MAX;
+        if grown.last().is_empty() || too_many {
+            return Err(RecordRefusal::Units);
+        }
+        let entry = Entry::Lead {
+            name: name.clone(),
+            term,
+            sequencer,
+            added,
+        };
+        Ok(Step::Change(name, entry))
+    }
+
+    fn open(
+        &self,
+        name: String,
+        (log, term): (LogId, Term),
+        start: Position,
+    ) -> Result<Step, RecordRefusal> {
+        let record = self.find_log(&name, log)?;
+        let committed = record.lead.as_ref().is_some_and(|lead| lead.term == term);
+        if committed {
+            let entry = Entry::Open {
+                name: name.clone(),
+                term,
+                start,
+            };
+            return Ok(Step::Change(name, entry));
+        }
+        match record.view.term == term {
+            true => Ok(Step::reply(record.clone())),
+            false => Err(moved(record)),
+        }
+    }
+
+    fn trim_record(
+        &self,
+        name: String,
+        (log, term): (LogId, Term),
+        position: Position,
+    ) -> Result<Step, RecordRefusal> {
+        let record = self.find_log(&name, log)?;
+        if record.view.term != term {
+            return Err(moved(record));
+        }
+        if position <= record.view.trim {
+            return Ok(Step::reply(record.clone()));
+        }
+        let entry = Entry::RecordTrim {
+            name: name.clone(),
+            position,
+        };
+        Ok(Step::Change(name, entry))
+    }
+
+    fn list(&self, after: String, limit: u32) -> Step {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let after = match after.is_empty() {
+            true => Unbounded,
+            false => Excluded(after),
+        };
+        let names = self.state.records().range((after, Unbounded));
+        let names = names.map(|(name, _)| name.clone());
+        let limit = limit.min(NAMES_MAX) as usize;
+        Step::Reply(RecordReply::Names(names.take(limit).collect()))
+    }
+}
+
+fn moved(record: &LogRecord) -> RecordRefusal {
+    RecordRefusal::Moved(Box::new(record.clone()))
+}
+
+/// The decision on a request.
+enum Step {
+    /// Nothing changes.
+    Reply(RecordReply),
+    /// The record of the name changes.
+    Change(String, Entry),
+}
+
+impl Step {
+    fn reply(record: LogRecord) -> Step {
+        Step::Reply(RecordReply::Record(Box::new(record)))
+    }
+}

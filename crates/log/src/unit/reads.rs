@@ -1,0 +1,137 @@
+//! Reads of positions and pages, and the trim of one record.
+
+use staves_model::Time;
+
+use super::{ReplyTo, Unit, UnitEffects};
+use crate::entry::Entry;
+use crate::message::{SlotAnswer, TermStart, UnitAnswer};
+use crate::mutant::{LogMutant, planted};
+use crate::slots::Slot;
+use crate::types::{AppendMode, Binding, DataPlace, LogId, Position, Term};
+
+/// The position that a reader asks for, and the term by which it chose the unit.
+#[derive(Clone, Copy)]
+pub(super) struct AskedSlot {
+    pub position: Position,
+    pub term: Term,
+    pub start: Position,
+}
+
+impl Unit {
+    pub(super) fn read(
+        &mut self,
+        now: Time,
+        to: ReplyTo,
+        log: LogId,
+        asked: AskedSlot,
+        word: Option<(TermStart, Binding)>,
+        out: &mut UnitEffects,
+    ) {
+        let mut after = 0;
+        let mut slot = self.content(log, asked, &mut after);
+        if slot.is_none() {
+            slot = self.fill(now, log, asked, word, &mut after, out);
+        }
+        if planted(LogMutant::ReadUnsynced) || planted(LogMutant::JunkUnsynced) {
+            after = 0;
+        }
+        let term = self.state.term(log);
+        let answer = UnitAnswer::Slot {
+            position: asked.position,
+            slot: slot.unwrap_or(SlotAnswer::Unwritten),
+            stale: (asked.term < term).then_some(term),
+        };
+        self.reply(to, log, after, answer, out);
+    }
+
+    /// The content of a position that has one. `after` becomes the entry that it rests on.
+    fn content(
+        &self,
+        log: LogId,
+        asked: AskedSlot,
+        after: &mut u64,
+    ) -> Option<SlotAnswer<DataPlace>> {
+        let share = self.state.share(log)?;
+        let found = share.content(asked.position);
+        if found.is_some() {
+            *after = self.settled_at(log, asked.position);
+            return found;
+        }
+        // A position below the start that its owner lacks is junk: said only to one who knows the unit's own term, for others may
+        // have asked a wrong owner (rule 5).
+        let start = match asked.term == share.term {
+            true => Some(asked.start),
+            false => share.start.filter(|_| planted(LogMutant::WrongOwnerJunk)),
+        };
+        let below = start.is_some_and(|start| asked.position < start);
+        if share.options.mode != AppendMode::Bind && below {
+            *after = self.settled(log);
+            return Some(SlotAnswer::Junk);
+        }
+        None
+    }
+
+    /// The reader brings the sequencer's word on the position: it counts as the binding, and a binding that waited long enough becomes junk
+    /// (rule 14, row L5).
+    fn fill(
+        &mut self,
+        now: Time,
+        log: LogId,
+        asked: AskedSlot,
+        word: Option<(TermStart, Binding)>,
+        after: &mut u64,
+        out: &mut UnitEffects,
+    ) -> Option<SlotAnswer<DataPlace>> {
+        if planted(LogMutant::FillUntold) && self.state.share(log).is_some() {
+            let entry = Entry::Junk {
+                log,
+                position: asked.position,
+                count: 1,
+            };
+            *after = self.make(log, entry, asked.position, out);
+            return Some(SlotAnswer::Junk);
+        }
+        let (term, binding) = word?;
+        let own = term.term == self.state.term(log) || planted(LogMutant::FillOfOldTerm);
+        if !own || !(binding.position..binding.end()).contains(&asked.position) {
+            return None;
+        }
+        let first = binding.position;
+        self.bind(now, log, term, binding, None, out);
+        let wait = self.state.share(log)?.options.read_hole_us;
+        let pending = self.soft.get(&log)?.pending.get(&first);
+        if pending.is_some_and(|p| now.since(p.since).as_micros() >= u128::from(wait)) {
+            self.junk_pending(log, first, out);
+        }
+        self.content(log, asked, after)
+    }
+
+    pub(super) fn read_page(&self, to: ReplyTo, log: LogId, page: u64, out: &mut UnitEffects) {
+        let share = self.state.share(log);
+        let runs = share.and_then(|share| share.pages.get(&page).cloned());
+        let after = match runs.is_some() {
+            true => self.settled(log),
+            false => 0,
+        };
+        self.reply(to, log, after, UnitAnswer::Page { page, runs }, out);
+    }
+
+    pub(super) fn punch(
+        &mut self,
+        to: ReplyTo,
+        log: LogId,
+        position: Position,
+        out: &mut UnitEffects,
+    ) {
+        let share = self.state.share(log);
+        let slot = share.and_then(|share| share.slots.get(position));
+        let after = match slot {
+            Some(Slot::Data(_)) => {
+                let entry = Entry::Punch { log, position };
+                self.make(log, entry, position, out)
+            }
+            _ => self.settled(log),
+        };
+        self.reply(to, log, after, UnitAnswer::Punched { position }, out);
+    }
+}

@@ -1,0 +1,254 @@
+//! The requests of sequencers beside bindings: seals and what a sealed unit has, confirmations, map pages, trims.
+
+use std::ops::Bound;
+
+use super::{ReplyTo, Unit, UnitEffects};
+use crate::entry::Entry;
+use crate::message::{SEALED_ITEMS_MAX, SealCursor, SealedItem, UnitAnswer};
+use crate::mutant::{LogMutant, planted};
+use crate::share::LogShare;
+use crate::types::{DataPlace, LogId, LogOptions, PageRun, Position, Term};
+
+/// Most runs of a map page: one a position at the worst.
+const PAGE_RUNS_MAX: usize = crate::types::PAGE_POSITIONS_MAX as usize;
+
+impl Unit {
+    /// Takes a term: a synced update. Bindings that wait are forgotten, parked data is not.
+    pub(super) fn seal(
+        &mut self,
+        to: ReplyTo,
+        log: LogId,
+        term: Term,
+        options: LogOptions,
+        out: &mut UnitEffects,
+    ) {
+        let vt = self.state.term(log);
+        if term < vt {
+            let answer = UnitAnswer::Stale { term: vt };
+            return self.reply(to, log, self.settled(log), answer, out);
+        }
+        let known = self.state.share(log).is_some();
+        if !options.is_valid() || !known && self.state.shares().len() >= self.limits.logs_max {
+            return self.reply(to, log, 0, UnitAnswer::Busy { id: None }, out);
+        }
+        if term > vt || !known {
+            let entry = Entry::Seal { log, term, options };
+            let number = self.make(log, entry, 0, out);
+            self.forget_pending(log, number, term, out);
+        }
+        let Some(share) = self.state.share(log) else {
+            return;
+        };
+        let answer = UnitAnswer::Sealed {
+            term,
+            claimed: share.claimed,
+            trim: share.trim,
+            pages: share.pages.keys().next_back().map_or(0, |page| page + 1),
+        };
+        let after = match planted(LogMutant::SealUnsynced) {
+            true => 0,
+            false => self.settled(log),
+        };
+        self.reply(to, log, after, answer, out);
+    }
+
+    fn forget_pending(&mut self, log: LogId, after: u64, term: Term, out: &mut UnitEffects) {
+        if planted(LogMutant::PendingOverSeal) {
+            return;
+        }
+        let Some(soft) = self.soft.get_mut(&log) else {
+            return;
+        };
+        let pending = std::mem::take(&mut soft.pending);
+        for to in pending.into_values().filter_map(|pending| pending.to) {
+            self.reply(to, log, after, UnitAnswer::Stale { term }, out);
+        }
+    }
+
+    /// The fence of everything that a unit obeys: the answer to a request of another term than its own.
+    fn fence(&self, log: LogId, term: Term) -> Option<UnitAnswer<DataPlace>> {
+        let vt = self.state.term(log);
+        if term < vt {
+            return Some(UnitAnswer::Stale { term: vt });
+        }
+        let sealed = term == vt && self.state.share(log).is_some();
+        (!sealed).then_some(UnitAnswer::NotSealed { term: vt })
+    }
+
+    pub(super) fn sealed_items(
+        &self,
+        to: ReplyTo,
+        log: LogId,
+        term: Term,
+        floor: Position,
+        cursor: SealCursor,
+        out: &mut UnitEffects,
+    ) {
+        let answer = match (self.fence(log, term), self.state.share(log)) {
+            (None, Some(share)) => {
+                let mut items = share.sealed_items(cursor, floor);
+                let next = items.get(SEALED_ITEMS_MAX).map(cursor_of);
+                items.truncate(SEALED_ITEMS_MAX);
+                UnitAnswer::SealedItems {
+                    term,
+                    cursor,
+                    items,
+                    next,
+                }
+            }
+            (Some(answer), _) => answer,
+            (None, None) => UnitAnswer::NotSealed { term },
+        };
+        self.reply(to, log, self.settled(log), answer, out);
+    }
+
+    pub(super) fn confirm(
+        &self,
+        to: ReplyTo,
+        log: LogId,
+        term: Term,
+        nonce: u64,
+        out: &mut UnitEffects,
+    ) {
+        let confirmed = UnitAnswer::Confirmed { term, nonce };
+        let answer = self.fence(log, term).unwrap_or(confirmed);
+        self.reply(to, log, self.settled_at(log, 0), answer, out);
+    }
+
+    pub(super) fn write_page(
+        &mut self,
+        to: ReplyTo,
+        log: LogId,
+        term: Term,
+        page: u64,
+        runs: Vec<PageRun>,
+        out: &mut UnitEffects,
+    ) {
+        let early = planted(LogMutant::PageEarly);
+        if let Some(answer) = self.fence(log, term).filter(|_| !early) {
+            return self.reply(to, log, self.settled(log), answer, out);
+        }
+        let Some(share) = self.state.share(log) else {
+            return;
+        };
+        let positions: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+        let whole = positions == u64::from(share.options.page_positions);
+        if !whole || runs.len() > PAGE_RUNS_MAX {
+            return self.reply(to, log, 0, UnitAnswer::Busy { id: None }, out);
+        }
+        if early || !share.pages.contains_key(&page) {
+            let entry = Entry::Page { log, page, runs };
+            self.make(log, entry, Position::MAX, out);
+        }
+        let answer = UnitAnswer::PageWritten { term, page };
+        self.reply(to, log, self.settled(log), answer, out);
+    }
+
+    pub(super) fn trim(
+        &mut self,
+        to: ReplyTo,
+        log: LogId,
+        position: Position,
+        out: &mut UnitEffects,
+    ) {
+        let share = self.state.share(log);
+        if share.is_some_and(|share| position > share.trim) {
+            let entry = Entry::Trim { log, position };
+            self.make(log, entry, 0, out);
+        }
+        self.reply(to, log, self.settled(log), UnitAnswer::Done, out);
+    }
+
+    /// Copies learn the decided prefix with the entries, in their order: all that lies below it here came before it.
+    pub(super) fn prefix(
+        &mut self,
+        to: ReplyTo,
+        log: LogId,
+        term: Term,
+        position: Position,
+        out: &mut UnitEffects,
+    ) {
+        if let Some(answer) = self.fence(log, term) {
+            return self.reply(to, log, self.settled(log), answer, out);
+        }
+        let share = self.state.share(log);
+        if share.is_some_and(|share| position > share.prefix) {
+            let entry = Entry::Prefix { log, position };
+            self.make(log, entry, Position::MAX, out);
+        }
+        self.reply(to, log, 0, UnitAnswer::Done, out);
+    }
+
+    pub(super) fn forget(&mut self, to: ReplyTo, log: LogId, out: &mut UnitEffects) {
+        self.forget_pending(log, 0, Term(u64::MAX), out);
+        let parked = self.soft.get(&log).map(|soft| soft.parked.keys().copied());
+        for id in parked.into_iter().flatten().collect::<Vec<_>>() {
+            if let Some(parked) = self.unpark(log, &id) {
+                out.dropped.extend(&parked.places);
+                self.reply(parked.to, log, 0, UnitAnswer::Abandoned { id }, out);
+            }
+        }
+        if self.state.share(log).is_some() {
+            self.make(log, Entry::Forget { log }, 0, out);
+        }
+        self.reply(to, log, self.settled(log), UnitAnswer::Done, out);
+    }
+}
+
+fn cursor_of(item: &SealedItem) -> SealCursor {
+    match item {
+        SealedItem::Id { id, .. } => SealCursor::Ids(*id),
+        SealedItem::Low { client, .. } => SealCursor::Lows(*client),
+        SealedItem::Tag { tag, .. } => SealCursor::Tags(*tag),
+        SealedItem::Claim { position, .. } => SealCursor::Claims(*position),
+    }
+}
+
+impl LogShare {
+    /// The items from a place in the list on: one more than an answer may have, if there are.
+    fn sealed_items(&self, cursor: SealCursor, floor: Position) -> Vec<SealedItem> {
+        let ids_from = match cursor {
+            SealCursor::Ids(id) => Bound::Included(id),
+            _ => {
+                return self
+                    .after_ids(cursor, floor)
+                    .take(SEALED_ITEMS_MAX + 1)
+                    .collect();
+            }
+        };
+        let ids = self.ids.range((ids_from, Bound::Unbounded));
+        let ids = ids.map(|(id, (position, count))| SealedItem::Id {
+            id: *id,
+            position: *position,
+            count: *count,
+        });
+        let rest = self.after_ids(SealCursor::Lows(Default::default()), floor);
+        ids.chain(rest).take(SEALED_ITEMS_MAX + 1).collect()
+    }
+
+    fn after_ids(
+        &self,
+        cursor: SealCursor,
+        floor: Position,
+    ) -> impl Iterator<Item = SealedItem> + '_ {
+        let (low, tag, claim) = match cursor {
+            SealCursor::Ids(_) => (Some(Default::default()), Some(0), floor),
+            SealCursor::Lows(client) => (Some(client), Some(0), floor),
+            SealCursor::Tags(tag) => (None, Some(tag), floor),
+            SealCursor::Claims(position) => (None, None, position.max(floor)),
+        };
+        let lows = low.into_iter().flat_map(|client| self.lows.range(client..));
+        let lows = lows.map(|(client, low)| SealedItem::Low {
+            client: *client,
+            low: *low,
+        });
+        let tags = tag.into_iter().flat_map(|tag| self.tags.range(tag..));
+        let tags = tags.map(|(tag, positions)| SealedItem::Tag {
+            tag: *tag,
+            positions: positions.clone(),
+        });
+        let claims = self.slots.claims(claim);
+        let claims = claims.map(|(position, count)| SealedItem::Claim { position, count });
+        lows.chain(tags).chain(claims)
+    }
+}
