@@ -5,6 +5,7 @@
 //! the machine: a new head of the group starts without it, and clients' retries and the sequencer's bring it again.
 
 mod append;
+mod bind;
 mod home;
 mod reads;
 mod seal;
@@ -13,7 +14,7 @@ mod timers;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use staves_model::{Incarnation, NodeId, Time};
+use staves_model::Time;
 
 use crate::entry::Entry;
 use crate::message::{
@@ -333,9 +334,3 @@ impl Unit {
         Ok(())
     }
 }
-
-/// Nobody: for requests without a sequencer.
-pub(crate) const NO_SEQUENCER: SequencerId = SequencerId {
-    node: NodeId(0),
-    incarnation: Incarnation(0),
-};
