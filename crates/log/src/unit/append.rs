@@ -2,9 +2,10 @@
 
 use staves_model::Time;
 
+use super::bind::{DecisionTo, is_wellformed};
 use super::{LARGE_APPEND_BYTES, ParkedData, PendingBinding, ReplyTo, Unit, UnitEffects, bytes_of};
-use crate::entry::Entry;
-use crate::message::{Decision, ParkedAppend, SequencerOp, TermStart, UnitAnswer};
+
+use crate::message::{ParkedAppend, SequencerOp, TermStart, UnitAnswer};
 use crate::mutant::{LogMutant, planted};
 use crate::slots::Slot;
 use crate::types::{
