@@ -3,6 +3,7 @@
 mod entry;
 mod message;
 mod mutant;
+mod sequencer;
 mod share;
 mod slots;
 mod state;
@@ -11,6 +12,7 @@ mod unit;
 
 pub use entry::*;
 pub use message::*;
+pub use sequencer::*;
 pub use share::{LOG_SHARE_BYTES, LogShare};
 pub use slots::SLOT_BYTES;
 pub use state::UnitState;

@@ -188,6 +188,11 @@ pub enum UnitAnswer<D = Records> {
         /// The page.
         page: u64,
     },
+    /// The log is trimmed here.
+    Trimmed {
+        /// The first position that stays.
+        position: Position,
+    },
     /// The request is done.
     Done,
 }

@@ -156,7 +156,8 @@ impl Unit {
             let entry = Entry::Trim { log, position };
             self.make(log, entry, 0, out);
         }
-        self.reply(to, log, self.settled(log), UnitAnswer::Done, out);
+        let answer = UnitAnswer::Trimmed { position };
+        self.reply(to, log, self.settled(log), answer, out);
     }
 
     /// Copies learn the decided prefix with the entries, in their order: all that lies below it here came before it.

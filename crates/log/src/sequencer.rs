@@ -1,0 +1,428 @@
+//! The sequencer of one log in one term: gives out positions, and forgets everything when the term ends.
+//!
+//! A machine is made for a committed term. It seals every unit of the last open projection and every new one, rebuilds what it must know from
+//! what they have, has the term opened, and only then acts. A node that restarts, or hears of a higher term, drops the machine: it never
+//! resumes (rule 1).
+
+mod assign;
+mod map;
+mod positions;
+mod predict;
+mod rebuild;
+mod timers;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use staves_model::{ClientId, Time};
+
+use crate::message::{
+    Decision, RecordRefusal, RecordReply, RecordRequest, SequencerAnswer, SequencerOp,
+    SequencerReply, SequencerRequest, TermStart, UnitAnswer, UnitOp, UnitReply, UnitRequest,
+};
+use crate::mutant::{LogMutant, planted};
+use crate::types::{AppendId, Binding, LogId, LogRecord, Low, Position, SequencerId, Term, UnitId};
+use crate::unit::ReplyTo;
+use map::OpenMap;
+use predict::WaitQueues;
+use rebuild::SealRound;
+
+/// The bounds and times of a sequencer.
+#[derive(Clone, Debug)]
+pub struct SequencerLimits {
+    /// Most bindings that are undecided.
+    pub window: usize,
+    /// Most appends that wait for their unit's turn (predict), over all units.
+    pub queue_max: usize,
+    /// The longest that one waits before positions of other units are skipped for it (row L3).
+    pub queue_wait: Duration,
+    /// Most tail checks and trims in progress.
+    pub asked_max: usize,
+    /// A check or a trim is given up after this time.
+    pub asked_wait: Duration,
+    /// Most appends and most clients that are remembered.
+    pub ids_max: usize,
+    /// Most tags that are remembered.
+    pub tags_max: usize,
+    /// Most map pages that wait to be written.
+    pub unwritten_pages_max: u64,
+    /// A binding is sent again after this time (bind, predict).
+    pub resend: Duration,
+    /// The same in corfu, where it first goes to the client: longer than the client's round trip.
+    pub resend_token: Duration,
+    /// Seals, pages, trims and the opening of the term are sent again after this time.
+    pub call_again: Duration,
+    /// The decided prefix is sent to units in this rhythm.
+    pub prefix_every: Duration,
+}
+
+impl Default for SequencerLimits {
+    fn default() -> SequencerLimits {
+        SequencerLimits {
+            window: 4096,
+            queue_max: 4096,
+            queue_wait: Duration::from_micros(1_500),
+            asked_max: 1024,
+            asked_wait: Duration::from_secs(1),
+            ids_max: 1 << 20,
+            tags_max: 1 << 20,
+            unwritten_pages_max: 4,
+            resend: Duration::from_millis(10),
+            resend_token: Duration::from_millis(200),
+            call_again: Duration::from_millis(20),
+            prefix_every: Duration::from_millis(5),
+        }
+    }
+}
+
+/// The input of a step.
+#[derive(Clone, Debug)]
+pub enum SequencerEvent {
+    /// A request of a client, a reader or a unit.
+    Request(ReplyTo, SequencerRequest),
+    /// The reply of a unit.
+    Unit(UnitId, UnitReply),
+    /// The reply of the log's home.
+    Home(RecordReply),
+    /// Time has passed.
+    Tick,
+}
+
+/// The output of a step.
+#[derive(Default, Debug)]
+pub struct SequencerEffects {
+    /// Requests to units.
+    pub units: Vec<(UnitId, UnitRequest)>,
+    /// Replies.
+    pub replies: Vec<(ReplyTo, SequencerReply)>,
+    /// Requests to the log's home.
+    pub home: Vec<RecordRequest>,
+}
+
+/// A binding that is not yet decided.
+#[derive(Clone, Debug)]
+struct OpenBinding {
+    binding: Binding,
+    unit: UnitId,
+    sent: Time,
+}
+
+/// The place of an append.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum IdPlace {
+    Bound(Position, UnitId),
+    Durable(Position, u32),
+}
+
+/// A question for the tail in progress.
+#[derive(Clone, Debug)]
+struct TailCheck {
+    to: ReplyTo,
+    tail: Position,
+    confirmed: bool,
+    since: Time,
+}
+
+/// A trim that the home is to record.
+#[derive(Clone, Debug)]
+struct TrimAsked {
+    to: ReplyTo,
+    position: Position,
+    since: Time,
+}
+
+/// The state of a term that is open.
+#[derive(Clone, Default, Debug)]
+struct ActiveTerm {
+    next: Position,
+    open: BTreeMap<Position, OpenBinding>,
+    map: OpenMap,
+    ids: BTreeMap<AppendId, IdPlace>,
+    lows: BTreeMap<ClientId, Low>,
+    tags: BTreeMap<u64, Vec<Position>>,
+    queues: WaitQueues,
+    trim: Position,
+    /// Units that have not confirmed `trim`.
+    untrimmed: Vec<UnitId>,
+    checks: BTreeMap<u64, TailCheck>,
+    trims: VecDeque<TrimAsked>,
+    nonce: u64,
+    /// The map page that is being written was sent at this time.
+    page_sent: Option<Time>,
+    prefix_sent: Position,
+    last_prefix: Time,
+    last_call: Time,
+}
+
+impl ActiveTerm {
+    /// The decided prefix: the lowest open position, else the next.
+    fn prefix(&self) -> Position {
+        self.open.keys().next().copied().unwrap_or(self.next)
+    }
+}
+
+/// The phases of a term.
+#[derive(Debug)]
+enum Phase {
+    Sealing(SealRound),
+    /// All is sealed; the home is to open the term with this start.
+    Opening(SealRound, Position),
+    Active(Box<ActiveTerm>),
+    /// A higher term exists, or may exist.
+    Deposed(Term),
+}
+
+/// The sequencer of one log in one term.
+#[derive(Debug)]
+pub struct Sequencer {
+    id: SequencerId,
+    limits: SequencerLimits,
+    record: LogRecord,
+    term: Term,
+    phase: Phase,
+    called: Time,
+}
+
+impl Sequencer {
+    /// The machine of a term that was committed for this sequencer. None if the record names another one, or no term to open.
+    pub fn new(
+        now: Time,
+        id: SequencerId,
+        record: LogRecord,
+        limits: SequencerLimits,
+        out: &mut SequencerEffects,
+    ) -> Option<Sequencer> {
+        let lead = record.lead.as_ref().filter(|lead| lead.sequencer == id)?;
+        let term = lead.term;
+        let round = SealRound::new(record.to_seal());
+        let mut sequencer = Sequencer {
+            id,
+            limits,
+            record,
+            term,
+            phase: Phase::Sealing(round),
+            called: now,
+        };
+        sequencer.call(now, out);
+        Some(sequencer)
+    }
+
+    /// The log.
+    pub fn log(&self) -> LogId {
+        self.record.view.log
+    }
+
+    /// The term.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    /// True once the term is open and until it is known to be over.
+    pub fn is_active(&self) -> bool {
+        matches!(self.phase, Phase::Active(_))
+    }
+
+    /// True if the machine is to be dropped.
+    pub fn is_deposed(&self) -> bool {
+        matches!(self.phase, Phase::Deposed(_))
+    }
+
+    /// The next position and the decided prefix, of a term that is open.
+    pub fn tail(&self) -> Option<(Position, Position)> {
+        match &self.phase {
+            Phase::Active(active) => Some((active.next, active.prefix())),
+            _ => None,
+        }
+    }
+
+    /// The term's record: its projection does not change.
+    pub fn record(&self) -> &LogRecord {
+        &self.record
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, now: Time, event: SequencerEvent, out: &mut SequencerEffects) {
+        match event {
+            SequencerEvent::Request(to, request) if request.log == self.log() => {
+                self.request(now, to, request.op, out);
+            }
+            SequencerEvent::Request(to, request) => {
+                let answer = SequencerAnswer::NotSequencer {
+                    term: Term::default(),
+                };
+                let log = request.log;
+                out.replies.push((to, SequencerReply { log, answer }));
+            }
+            SequencerEvent::Unit(unit, reply) if reply.log == self.log() => {
+                self.unit_answer(now, unit, reply.answer, out);
+            }
+            SequencerEvent::Unit(..) => {}
+            SequencerEvent::Home(reply) => self.home_reply(now, reply, out),
+            SequencerEvent::Tick => self.tick(now, out),
+        }
+    }
+
+    fn term_start(&self) -> TermStart {
+        TermStart {
+            term: self.term,
+            start: self.record.view.start,
+            sequencer: self.id,
+        }
+    }
+
+    fn send(&self, unit: UnitId, op: UnitOp, out: &mut SequencerEffects) {
+        let log = self.log();
+        out.units.push((unit, UnitRequest { log, op }));
+    }
+
+    fn reply(&self, to: ReplyTo, answer: SequencerAnswer, out: &mut SequencerEffects) {
+        let log = self.log();
+        out.replies.push((to, SequencerReply { log, answer }));
+    }
+
+    fn request(&mut self, now: Time, to: ReplyTo, op: SequencerOp, out: &mut SequencerEffects) {
+        if let SequencerOp::Decided(decision) = op {
+            self.decided(now, decision, out);
+            return self.reply(to, SequencerAnswer::Noted, out);
+        }
+        match &self.phase {
+            Phase::Active(_) => {}
+            Phase::Deposed(term) => {
+                let answer = SequencerAnswer::NotSequencer { term: *term };
+                return self.reply(to, answer, out);
+            }
+            Phase::Sealing(_) | Phase::Opening(..) => {
+                let id = match op {
+                    SequencerOp::Seq { id, .. } => Some(id),
+                    _ => None,
+                };
+                return self.reply(to, SequencerAnswer::Busy { id }, out);
+            }
+        }
+        match op {
+            SequencerOp::Seq {
+                id,
+                count,
+                tags,
+                unit,
+                low,
+                lost,
+            } => {
+                let seq = assign::SeqRequest {
+                    id,
+                    count,
+                    tags,
+                    unit,
+                    low,
+                    lost,
+                };
+                let answer = self.seq(now, seq, out);
+                self.reply(to, answer, out);
+            }
+            SequencerOp::Where { position } => self.tell_where(to, position, out),
+            SequencerOp::Check => self.check_tail(now, to, out),
+            SequencerOp::Trim { position } => self.trim(now, to, position, out),
+            SequencerOp::Decided(_) => {}
+        }
+    }
+
+    fn unit_answer(
+        &mut self,
+        now: Time,
+        unit: UnitId,
+        answer: UnitAnswer,
+        out: &mut SequencerEffects,
+    ) {
+        match answer {
+            UnitAnswer::Stale { term } => self.depose_below(term, out),
+            UnitAnswer::Sealed { .. } | UnitAnswer::SealedItems { .. } => {
+                self.sealed(now, unit, answer, out);
+            }
+            UnitAnswer::Decided(decision) => self.decided(now, decision, out),
+            UnitAnswer::Confirmed { term, nonce } if term == self.term => {
+                self.confirmed(nonce, out);
+            }
+            UnitAnswer::PageWritten { term, page } if term == self.term => {
+                self.page_written(now, page, out);
+            }
+            UnitAnswer::Trimmed { position } => self.unit_trimmed(unit, position),
+            _ => {}
+        }
+    }
+
+    fn decided(&mut self, now: Time, decision: Decision, out: &mut SequencerEffects) {
+        if decision.term != self.term {
+            return self.depose_below(decision.term, out);
+        }
+        self.settle(now, decision);
+        self.write_page(now, out);
+        self.answer_checks(out);
+        self.drain_queues(now, out);
+    }
+
+    fn home_reply(&mut self, now: Time, reply: RecordReply, out: &mut SequencerEffects) {
+        let record = match reply {
+            RecordReply::Record(record) | RecordReply::Refused(RecordRefusal::Moved(record)) => {
+                *record
+            }
+            RecordReply::Deleted(_) | RecordReply::Refused(RecordRefusal::NotFound) => {
+                return self.depose_below(Term(u64::MAX), out);
+            }
+            RecordReply::Refused(_) | RecordReply::Names(_) => return,
+        };
+        if record.view.log != self.log() {
+            return self.depose_below(Term(u64::MAX), out);
+        }
+        let over = match self.is_active() {
+            true => record.view.term,
+            false => record.term(),
+        };
+        self.depose_below(over, out);
+        if record.view.term != self.term {
+            return;
+        }
+        if matches!(self.phase, Phase::Opening(..)) {
+            self.activate(now, record, out);
+        } else {
+            self.trim_recorded(record.view.trim, out);
+        }
+    }
+
+    /// A higher term is the end of this one.
+    fn depose_below(&mut self, term: Term, out: &mut SequencerEffects) {
+        if term <= self.term {
+            return;
+        }
+        let phase = std::mem::replace(&mut self.phase, Phase::Deposed(term));
+        if let Phase::Active(active) = phase {
+            let checks = active.checks.values().map(|check| check.to);
+            let trims = active.trims.iter().map(|trim| trim.to);
+            for to in checks.chain(trims) {
+                self.reply(to, SequencerAnswer::NotSequencer { term }, out);
+            }
+        }
+    }
+
+    /// Checks what must hold.
+    ///
+    /// # Errors
+    /// The broken rule.
+    pub fn check(&self) -> Result<(), String> {
+        let Phase::Active(active) = &self.phase else {
+            return Ok(());
+        };
+        // One skip over all units may start below the bound.
+        let units = self.record.view.projection.last().len();
+        if active.open.len() > self.limits.window + units {
+            return Err("I9: more bindings are open than the window has".into());
+        }
+        if active.prefix() > active.next {
+            return Err("the decided prefix is past the next position".into());
+        }
+        let ahead = planted(LogMutant::PageEarly) || planted(LogMutant::UnclaimedLeft);
+        match active.map.check(active.next) {
+            Err(_) if ahead => Ok(()),
+            checked => checked,
+        }
+    }
+}
