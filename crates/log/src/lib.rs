@@ -1,5 +1,6 @@
 //! The log service: a shared, totally ordered log over units.
 
+mod client;
 mod entry;
 mod message;
 mod mutant;
@@ -10,6 +11,7 @@ mod state;
 mod types;
 mod unit;
 
+pub use client::*;
 pub use entry::*;
 pub use message::*;
 pub use sequencer::*;

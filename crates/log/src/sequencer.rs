@@ -5,6 +5,7 @@
 //! resumes (rule 1).
 
 mod assign;
+mod limits;
 mod map;
 mod positions;
 mod predict;
@@ -12,7 +13,6 @@ mod rebuild;
 mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use staves_model::{ClientId, Time};
 
@@ -23,57 +23,10 @@ use crate::message::{
 use crate::mutant::{LogMutant, planted};
 use crate::types::{AppendId, Binding, LogId, LogRecord, Low, Position, SequencerId, Term, UnitId};
 use crate::unit::ReplyTo;
+pub use limits::SequencerLimits;
 use map::OpenMap;
 use predict::WaitQueues;
 use rebuild::SealRound;
-
-/// The bounds and times of a sequencer.
-#[derive(Clone, Debug)]
-pub struct SequencerLimits {
-    /// Most bindings that are undecided.
-    pub window: usize,
-    /// Most appends that wait for their unit's turn (predict), over all units.
-    pub queue_max: usize,
-    /// The longest that one waits before positions of other units are skipped for it (row L3).
-    pub queue_wait: Duration,
-    /// Most tail checks and trims in progress.
-    pub asked_max: usize,
-    /// A check or a trim is given up after this time.
-    pub asked_wait: Duration,
-    /// Most appends and most clients that are remembered.
-    pub ids_max: usize,
-    /// Most tags that are remembered.
-    pub tags_max: usize,
-    /// Most map pages that wait to be written.
-    pub unwritten_pages_max: u64,
-    /// A binding is sent again after this time (bind, predict).
-    pub resend: Duration,
-    /// The same in corfu, where it first goes to the client: longer than the client's round trip.
-    pub resend_token: Duration,
-    /// Seals, pages, trims and the opening of the term are sent again after this time.
-    pub call_again: Duration,
-    /// The decided prefix is sent to units in this rhythm.
-    pub prefix_every: Duration,
-}
-
-impl Default for SequencerLimits {
-    fn default() -> SequencerLimits {
-        SequencerLimits {
-            window: 4096,
-            queue_max: 4096,
-            queue_wait: Duration::from_micros(1_500),
-            asked_max: 1024,
-            asked_wait: Duration::from_secs(1),
-            ids_max: 1 << 20,
-            tags_max: 1 << 20,
-            unwritten_pages_max: 4,
-            resend: Duration::from_millis(10),
-            resend_token: Duration::from_millis(200),
-            call_again: Duration::from_millis(20),
-            prefix_every: Duration::from_millis(5),
-        }
-    }
-}
 
 /// The input of a step.
 #[derive(Clone, Debug)]
@@ -119,6 +72,7 @@ enum IdPlace {
 struct TailCheck {
     to: ReplyTo,
     tail: Position,
+    stream: Vec<Position>,
     confirmed: bool,
     since: Time,
 }
@@ -320,7 +274,7 @@ impl Sequencer {
                 self.reply(to, answer, out);
             }
             SequencerOp::Where { position } => self.tell_where(to, position, out),
-            SequencerOp::Check => self.check_tail(now, to, out),
+            SequencerOp::Check { tag } => self.check_tail(now, to, tag, out),
             SequencerOp::Trim { position } => self.trim(now, to, position, out),
             SequencerOp::Decided(_) => {}
         }

@@ -38,7 +38,10 @@ pub enum SequencerOp {
         position: Position,
     },
     /// The tail.
-    Check,
+    Check {
+        /// The stream whose last positions are asked for, too.
+        tag: Option<u64>,
+    },
     /// Trims the log.
     Trim {
         /// The first position that stays.
@@ -125,6 +128,8 @@ pub enum SequencerAnswer {
     Tail {
         /// The first position that was not given out.
         tail: Position,
+        /// The last positions of the stream, ascending, at most `BACK_POINTERS`. Fewer: there are no others.
+        stream: Vec<Position>,
     },
     /// The trim was recorded, or refused because it lies past what is decided.
     Trimmed {

@@ -1,8 +1,8 @@
 //! The replies of a unit.
 
+use bytes::Bytes;
 use staves_model::ClientId;
 
-use crate::message::Records;
 use crate::types::{AppendId, LogId, Low, PageRun, Position, RecordHead, Term, UnitId};
 
 /// Most items of one answer of a sealed unit.
@@ -67,7 +67,7 @@ pub enum SealedItem {
 
 /// The reply of a unit.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnitReply<D = Records> {
+pub struct UnitReply<D = Bytes> {
     /// The log.
     pub log: LogId,
     /// The answer.
@@ -76,7 +76,7 @@ pub struct UnitReply<D = Records> {
 
 /// The answer of a unit. Everything that it says is on the disks of all members.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum UnitAnswer<D = Records> {
+pub enum UnitAnswer<D = Bytes> {
     /// The append is durable.
     Ack {
         /// The append.
@@ -216,7 +216,7 @@ pub struct Decision {
 
 /// The content of a position, as a reader receives it (rule 17).
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum SlotAnswer<D = Records> {
+pub enum SlotAnswer<D = Bytes> {
     /// A record.
     Data {
         /// Its head.

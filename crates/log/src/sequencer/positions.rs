@@ -50,7 +50,13 @@ impl Sequencer {
     }
 
     /// The tail is the next position, once a unit has confirmed the term after the question came, and all below is decided.
-    pub(super) fn check_tail(&mut self, now: Time, to: ReplyTo, out: &mut SequencerEffects) {
+    pub(super) fn check_tail(
+        &mut self,
+        now: Time,
+        to: ReplyTo,
+        tag: Option<u64>,
+        out: &mut SequencerEffects,
+    ) {
         let units = self.record.view.projection.last().to_vec();
         let max = self.limits.asked_max;
         let Phase::Active(active) = &mut self.phase else {
@@ -64,6 +70,9 @@ impl Sequencer {
         let check = TailCheck {
             to,
             tail: active.next,
+            stream: tag
+                .and_then(|tag| active.tags.get(&tag).cloned())
+                .unwrap_or_default(),
             confirmed: planted(LogMutant::CheckUnconfirmed),
             since: now,
         };
@@ -101,12 +110,12 @@ impl Sequencer {
         active.checks.retain(|_, check| {
             let known = check.confirmed && prefix >= check.tail;
             if known {
-                tails.push((check.to, check.tail));
+                tails.push((check.to, check.tail, std::mem::take(&mut check.stream)));
             }
             !known
         });
-        for (to, tail) in tails {
-            self.reply(to, SequencerAnswer::Tail { tail }, out);
+        for (to, tail, stream) in tails {
+            self.reply(to, SequencerAnswer::Tail { tail, stream }, out);
         }
     }
 

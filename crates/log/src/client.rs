@@ -1,0 +1,16 @@
+//! The client's machines: appends, reads, and the orders in which positions are read.
+
+mod answers;
+mod appender;
+mod prediction;
+mod read_ops;
+mod reader;
+mod scan;
+mod sending;
+mod stream;
+
+pub use appender::*;
+pub use read_ops::*;
+pub use reader::LogReader;
+pub use scan::LogScan;
+pub use stream::StreamWalk;

@@ -1,0 +1,143 @@
+//! The answers to appends: acknowledgements, tokens, and where else data must go.
+
+use staves_model::Time;
+
+use super::appender::{AppendError, Appended, Appender, AppenderEffects};
+use crate::message::{SequencerAnswer, TermStart, UnitAnswer};
+use crate::mutant::{LogMutant, planted};
+use crate::types::{AppendId, Binding, Position, UnitId};
+
+impl Appender {
+    pub(super) fn unit_answer(&mut self, now: Time, answer: UnitAnswer, out: &mut AppenderEffects) {
+        match answer {
+            UnitAnswer::Ack {
+                id,
+                position,
+                count,
+            } => self.acknowledged(now, id, position, count, out),
+            UnitAnswer::Lost { id, position } => self.token_lost(now, id, position, out),
+            UnitAnswer::Elsewhere { id, unit, .. } => self.follow_unit(now, id, unit, out),
+            UnitAnswer::Abandoned { id } => self.refused(id, out),
+            UnitAnswer::Stale { term } => self.stale(term, out),
+            UnitAnswer::NotSealed { term } => {
+                // The unit is behind, or none of the term that this client should know.
+                out.view_wanted |= term != self.view.term;
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn sequencer_answer(
+        &mut self,
+        now: Time,
+        answer: SequencerAnswer,
+        out: &mut AppenderEffects,
+    ) {
+        match answer {
+            SequencerAnswer::Token { term, binding } => self.take_token(now, term, binding, out),
+            SequencerAnswer::Bound { id, unit, .. } => self.follow_unit(now, id, unit, out),
+            SequencerAnswer::Done {
+                id,
+                position,
+                count,
+            } => self.acknowledged(now, id, position, count, out),
+            SequencerAnswer::Abandoned { id } => self.refused(id, out),
+            SequencerAnswer::NotOfTerm { term, .. } | SequencerAnswer::NotSequencer { term } => {
+                out.view_wanted |= term != self.view.term;
+            }
+            _ => {}
+        }
+    }
+
+    fn acknowledged(
+        &mut self,
+        now: Time,
+        id: AppendId,
+        position: Position,
+        count: u32,
+        out: &mut AppenderEffects,
+    ) {
+        self.prediction.observe(now, position);
+        let Some(seq) = self.own(id) else {
+            return;
+        };
+        let guess = self.in_flight.get(&seq).and_then(|append| append.guess);
+        if let Some(guess) = guess {
+            let units = self.view.projection.last().len();
+            self.prediction.learn(guess, position, units);
+        }
+        let appended = Appended {
+            id,
+            position,
+            count,
+        };
+        self.finish(seq, Ok(appended), out);
+    }
+
+    fn refused(&mut self, id: AppendId, out: &mut AppenderEffects) {
+        if let Some(seq) = self.own(id) {
+            self.finish(seq, Err(AppendError::Refused), out);
+        }
+    }
+
+    /// The append is bound at a unit: its data goes there, if it did not.
+    fn follow_unit(&mut self, now: Time, id: AppendId, unit: UnitId, out: &mut AppenderEffects) {
+        let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) else {
+            return;
+        };
+        append.bound = true;
+        // A retry brings the data to the same unit again, which may have a new head that lacks it.
+        let again = append.tries > 1 || append.unit != Some(unit);
+        append.unit = Some(unit);
+        append.guess = None;
+        if again {
+            self.send_data(now, id.seq, out);
+        }
+    }
+
+    fn take_token(
+        &mut self,
+        now: Time,
+        term: TermStart,
+        binding: Binding,
+        out: &mut AppenderEffects,
+    ) {
+        self.prediction.observe(now, binding.position);
+        let id = binding.id;
+        let Some(seq) = id.and_then(|id| self.own(id)) else {
+            return;
+        };
+        let restamped = planted(LogMutant::TokenRestamped);
+        if term.term != self.view.term && !restamped {
+            return self.stale(term.term, out);
+        }
+        let Some(append) = self.in_flight.get_mut(&seq) else {
+            return;
+        };
+        let newer = append
+            .token
+            .as_ref()
+            .is_none_or(|(old, held)| (old.term, held.position) < (term.term, binding.position));
+        if newer {
+            append.token = Some((term, binding));
+            self.send_token_data(seq, out);
+        }
+    }
+
+    fn token_lost(
+        &mut self,
+        now: Time,
+        id: AppendId,
+        position: Position,
+        out: &mut AppenderEffects,
+    ) {
+        let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) else {
+            return;
+        };
+        let held = append.token.as_ref();
+        if held.is_some_and(|(_, binding)| binding.position == position) {
+            append.token = None;
+            self.send_request(now, id.seq, Some(position), out);
+        }
+    }
+}

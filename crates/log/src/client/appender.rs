@@ -1,0 +1,323 @@
+//! The appends of one client to one log.
+//!
+//! An append keeps its id through all retries, and is over with the one answer of the unit that has it (rule 10), or at its deadline, when
+//! nothing is known of it. It then lies below the client's mark, so that what was late is refused.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use staves_model::{ClientId, Time};
+
+use super::prediction::TokenPrediction;
+use crate::message::{
+    Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
+};
+use crate::mutant::{LogMutant, planted};
+use crate::types::{
+    AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, LogView, Low, Position, RECORD_BYTES_MAX,
+    SequencerId, TAGS_MAX, Term, UnitId,
+};
+
+/// The bounds and times of a client's appends.
+#[derive(Clone, Debug)]
+pub struct AppendLimits {
+    /// Most appends in flight.
+    pub in_flight_max: usize,
+    /// Most bytes of them (one append may pass it).
+    pub in_flight_bytes_max: u64,
+    /// An append is sent again after this time, later ones after more: longer than a round trip and a sync.
+    pub retry: Duration,
+    /// An append is given up after this time.
+    pub deadline: Duration,
+}
+
+impl Default for AppendLimits {
+    fn default() -> AppendLimits {
+        AppendLimits {
+            in_flight_max: 1024,
+            in_flight_bytes_max: 64 << 20,
+            retry: Duration::from_millis(500),
+            deadline: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The input of a step.
+#[derive(Clone, Debug)]
+pub enum AppenderEvent {
+    /// Append these records, in one piece.
+    Append {
+        /// The caller's number.
+        op: u64,
+        /// The records.
+        records: Records,
+        /// Their tags.
+        tags: Vec<u64>,
+    },
+    /// A reply of a unit.
+    Unit(UnitReply),
+    /// A reply of a sequencer.
+    Sequencer(SequencerReply),
+    /// The log's open term.
+    View(Box<LogView>),
+    /// Time has passed.
+    Tick,
+}
+
+/// The output of a step.
+#[derive(Default, Debug)]
+pub struct AppenderEffects {
+    /// Requests to units.
+    pub units: Vec<(UnitId, UnitRequest)>,
+    /// Requests to sequencers.
+    pub sequencers: Vec<(SequencerId, SequencerRequest)>,
+    /// The log's record is needed anew.
+    pub view_wanted: bool,
+    /// Appends that are over, by the caller's number.
+    pub done: Vec<(u64, Result<Appended, AppendError>)>,
+}
+
+/// The place of an append: durable on all copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Appended {
+    /// The append.
+    pub id: AppendId,
+    /// Its first position.
+    pub position: Position,
+    /// Its records.
+    pub count: u32,
+}
+
+/// The reason why an append is over without a position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AppendError {
+    /// Too much is in flight. Nothing was sent.
+    #[error("too many appends or bytes are in flight: wait for some of them")]
+    Busy,
+    /// The append breaks a bound. Nothing was sent.
+    #[error(
+        "an append has 1 to 1024 records (1 unless the log binds) of at most 16 MiB, and at most 8 tags, each once"
+    )]
+    Invalid,
+    /// No answer came in time: it may be in the log.
+    #[error(
+        "no unit acknowledged the append in time: it may be in the log; see that its units and its sequencer are up"
+    )]
+    Timeout,
+    /// A unit or sequencer refused it: it is not in the log.
+    #[error(
+        "the log refused the append as malformed or below its client's mark: use a higher incarnation"
+    )]
+    Refused,
+}
+
+/// An append in flight.
+#[derive(Clone, Debug)]
+pub(super) struct InFlightAppend {
+    pub op: u64,
+    pub records: Records,
+    pub tags: Vec<u64>,
+    /// The unit that its data goes to.
+    pub unit: Option<UnitId>,
+    /// The position that was predicted.
+    pub guess: Option<Position>,
+    /// Its token (corfu).
+    pub token: Option<(TermStart, Binding)>,
+    /// The sequencer named the unit: its data goes nowhere else.
+    pub bound: bool,
+    pub tries: u32,
+    pub retry_at: Time,
+    pub give_up_at: Time,
+}
+
+/// The appends of one client to one log.
+#[derive(Debug)]
+pub struct Appender {
+    pub(super) client: ClientId,
+    pub(super) incarnation: u32,
+    pub(super) limits: AppendLimits,
+    next_seq: u32,
+    bytes: u64,
+    pub(super) turn: usize,
+    pub(super) view: LogView,
+    pub(super) in_flight: BTreeMap<u32, InFlightAppend>,
+    pub(super) prediction: TokenPrediction,
+}
+
+impl Appender {
+    /// A client's life: no life of it before may have had the number, or a higher one.
+    pub fn new(
+        client: ClientId,
+        incarnation: u32,
+        view: LogView,
+        limits: AppendLimits,
+    ) -> Appender {
+        Appender {
+            client,
+            incarnation,
+            limits,
+            next_seq: 0,
+            bytes: 0,
+            turn: client.0 as usize,
+            view,
+            in_flight: BTreeMap::new(),
+            prediction: TokenPrediction::default(),
+        }
+    }
+
+    /// The term that it knows.
+    pub fn view(&self) -> &LogView {
+        &self.view
+    }
+
+    /// Appends in flight.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// The mark below which the client awaits nothing.
+    pub fn low(&self) -> Low {
+        let first = self.in_flight.keys().next();
+        Low {
+            incarnation: self.incarnation,
+            seq: first.copied().unwrap_or(self.next_seq),
+        }
+    }
+
+    pub(super) fn id(&self, seq: u32) -> AppendId {
+        AppendId {
+            client: self.client,
+            incarnation: self.incarnation,
+            seq,
+        }
+    }
+
+    /// Takes one event.
+    pub fn step(&mut self, now: Time, event: AppenderEvent, out: &mut AppenderEffects) {
+        match event {
+            AppenderEvent::Append { op, records, tags } => {
+                if let Err(error) = self.begin(now, op, records, tags, out) {
+                    out.done.push((op, Err(error)));
+                }
+            }
+            AppenderEvent::Unit(reply) if reply.log == self.view.log => {
+                self.unit_answer(now, reply.answer, out);
+            }
+            AppenderEvent::Sequencer(reply) if reply.log == self.view.log => {
+                self.sequencer_answer(now, reply.answer, out);
+            }
+            AppenderEvent::Unit(_) | AppenderEvent::Sequencer(_) => {}
+            AppenderEvent::View(view) => self.learn_view(now, *view, out),
+            AppenderEvent::Tick => self.tick(now, out),
+        }
+    }
+
+    fn begin(
+        &mut self,
+        now: Time,
+        op: u64,
+        records: Records,
+        tags: Vec<u64>,
+        out: &mut AppenderEffects,
+    ) -> Result<(), AppendError> {
+        if !self.is_wellformed(&records, &tags) {
+            return Err(AppendError::Invalid);
+        }
+        let bytes = records.bytes.len() as u64;
+        let many = self.in_flight.len() >= self.limits.in_flight_max;
+        let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
+        if many || large || self.next_seq == u32::MAX {
+            return Err(AppendError::Busy);
+        }
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.bytes += bytes;
+        let append = InFlightAppend {
+            op,
+            records,
+            tags,
+            unit: None,
+            guess: None,
+            token: None,
+            bound: false,
+            tries: 0,
+            retry_at: now,
+            give_up_at: now + self.limits.deadline,
+        };
+        self.in_flight.insert(seq, append);
+        self.send(now, seq, out);
+        Ok(())
+    }
+
+    fn is_wellformed(&self, records: &Records, tags: &[u64]) -> bool {
+        let most = match self.view.options.mode {
+            AppendMode::Bind => BATCH_RECORDS_MAX,
+            AppendMode::Predict | AppendMode::Corfu => 1,
+        };
+        let sum: u64 = records.lens.iter().map(|len| u64::from(*len)).sum();
+        let small = records.lens.iter().all(|len| *len <= RECORD_BYTES_MAX);
+        let twice = (1..tags.len()).any(|i| tags[..i].contains(&tags[i]));
+        (1..=most).contains(&records.count())
+            && small
+            && sum == records.bytes.len() as u64
+            && tags.len() <= TAGS_MAX
+            && !twice
+    }
+
+    fn tick(&mut self, now: Time, out: &mut AppenderEffects) {
+        let over = |append: &InFlightAppend| now >= append.give_up_at;
+        let late: Vec<u32> = self.seqs(over);
+        for seq in late {
+            self.finish(seq, Err(AppendError::Timeout), out);
+        }
+        for seq in self.seqs(|append| now >= append.retry_at) {
+            self.send(now, seq, out);
+        }
+    }
+
+    pub(super) fn seqs(&self, which: impl Fn(&InFlightAppend) -> bool) -> Vec<u32> {
+        let which = self.in_flight.iter().filter(|(_, append)| which(append));
+        which.map(|(seq, _)| *seq).collect()
+    }
+
+    /// A newer term: everything in flight is sent again by it.
+    fn learn_view(&mut self, now: Time, view: LogView, out: &mut AppenderEffects) {
+        let newer = view.log == self.view.log && view.term > self.view.term;
+        if !newer {
+            return;
+        }
+        self.view = view;
+        for append in self.in_flight.values_mut() {
+            append.bound = false;
+            match (&mut append.token, planted(LogMutant::TokenRestamped)) {
+                (Some((term, _)), true) => term.term = self.view.term,
+                (token, _) => *token = None,
+            }
+        }
+        for seq in self.seqs(|append| append.tries > 0) {
+            self.send(now, seq, out);
+        }
+    }
+
+    pub(super) fn stale(&self, term: Term, out: &mut AppenderEffects) {
+        out.view_wanted |= term > self.view.term;
+    }
+
+    /// The seq of an append of this life that is in flight.
+    pub(super) fn own(&self, id: AppendId) -> Option<u32> {
+        let own = self.id(id.seq) == id && self.in_flight.contains_key(&id.seq);
+        own.then_some(id.seq)
+    }
+
+    pub(super) fn finish(
+        &mut self,
+        seq: u32,
+        result: Result<Appended, AppendError>,
+        out: &mut AppenderEffects,
+    ) {
+        if let Some(append) = self.in_flight.remove(&seq) {
+            self.bytes -= append.records.bytes.len() as u64;
+            out.done.push((append.op, result));
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The ways of an append: data and request in parallel (bind, predict), or token first and data second (corfu).
+
+use staves_model::{GroupId, Time};
+
+use super::appender::{Appender, AppenderEffects};
+use crate::message::{ParkedAppend, SequencerOp, SequencerRequest, UnitOp, UnitRequest};
+use crate::mutant::{LogMutant, planted};
+use crate::types::{AppendMode, Position};
+use crate::unit::LARGE_APPEND_BYTES;
+
+/// Retries wait for this many times the first wait at most.
+const BACKOFF_MAX: u32 = 8;
+
+impl Appender {
+    /// Sends an append, first or again.
+    pub(super) fn send(&mut self, now: Time, seq: u32, out: &mut AppenderEffects) {
+        let retry = self.limits.retry;
+        let Some(append) = self.in_flight.get_mut(&seq) else {
+            return;
+        };
+        append.tries += 1;
+        append.retry_at = now + retry * append.tries.min(BACKOFF_MAX);
+        let (tries, token) = (append.tries, append.token.clone());
+        // The term may have changed unnoticed.
+        out.view_wanted |= tries > 1 && tries % 2 == 0;
+        match (self.view.options.mode, token) {
+            (AppendMode::Corfu, Some((_, binding))) => {
+                if planted(LogMutant::NewToken) && tries > 1 {
+                    return self.send_request(now, seq, Some(binding.position), out);
+                }
+                self.send_token_data(seq, out);
+            }
+            (AppendMode::Corfu, None) => self.send_request(now, seq, None, out),
+            (AppendMode::Bind | AppendMode::Predict, _) => {
+                self.choose_unit(now, seq);
+                self.send_data(now, seq, out);
+                // Large data comes later than its request would: the unit asks, once it has it.
+                let large = |bytes: usize| bytes as u64 > LARGE_APPEND_BYTES;
+                let append = self.in_flight.get(&seq);
+                if tries > 1 || append.is_some_and(|a| !large(a.records.bytes.len())) {
+                    self.send_request(now, seq, None, out);
+                }
+            }
+        }
+    }
+
+    /// The unit of the data: any of the term's in turn, or the one of the predicted position. It stays, unless retries find it silent.
+    fn choose_unit(&mut self, now: Time, seq: u32) {
+        let units = self.view.projection.last();
+        let Some(append) = self.in_flight.get_mut(&seq) else {
+            return;
+        };
+        let silent = append.tries > 1 && append.tries % 2 == 1 && !append.bound;
+        append.bound = false;
+        let kept = append.unit.is_some_and(|unit| units.contains(&unit));
+        if kept && !silent || units.is_empty() {
+            return;
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let in_turn = units[self.turn % units.len()];
+        let (guess, unit) = match self.view.options.mode {
+            AppendMode::Predict if !silent => {
+                let guess = self.prediction.guess(now, self.view.start);
+                let unit = self.view.projection.owner(guess);
+                (Some(guess), unit.unwrap_or(in_turn))
+            }
+            _ => (None, in_turn),
+        };
+        append.guess = guess;
+        append.unit = Some(unit);
+        if planted(LogMutant::ForeignUnit) && self.turn.is_multiple_of(3) {
+            append.unit = units.iter().max().map(|last| GroupId(last.0 + 1));
+        }
+    }
+
+    /// The data to the append's unit.
+    pub(super) fn send_data(&mut self, _now: Time, seq: u32, out: &mut AppenderEffects) {
+        let (id, low) = (self.id(seq), self.low());
+        let Some(append) = self.in_flight.get(&seq) else {
+            return;
+        };
+        let (Some(unit), Some(sequencer)) = (append.unit, self.view.sequencer) else {
+            out.view_wanted = true;
+            return;
+        };
+        let park = ParkedAppend {
+            id,
+            low,
+            count: append.records.count(),
+            tags: append.tags.clone(),
+            sequencer,
+            data: append.records.clone(),
+        };
+        let (log, op) = (self.view.log, UnitOp::Park(park));
+        out.units.push((unit, UnitRequest { log, op }));
+    }
+
+    /// The data to the unit of the append's token.
+    pub(super) fn send_token_data(&mut self, seq: u32, out: &mut AppenderEffects) {
+        let low = self.low();
+        let Some(append) = self.in_flight.get(&seq) else {
+            return;
+        };
+        let Some((term, binding)) = append.token.clone() else {
+            return;
+        };
+        let Some(unit) = self.view.projection.owner(binding.position) else {
+            return;
+        };
+        let op = UnitOp::Write {
+            term,
+            binding,
+            low,
+            data: append.records.clone(),
+        };
+        let log = self.view.log;
+        out.units.push((unit, UnitRequest { log, op }));
+    }
+
+    /// The request for a position.
+    pub(super) fn send_request(
+        &mut self,
+        _now: Time,
+        seq: u32,
+        lost: Option<Position>,
+        out: &mut AppenderEffects,
+    ) {
+        let (id, low) = (self.id(seq), self.low());
+        let Some(append) = self.in_flight.get(&seq) else {
+            return;
+        };
+        let Some(sequencer) = self.view.sequencer else {
+            out.view_wanted = true;
+            return;
+        };
+        let unit = append.unit.or(self.view.projection.last().first().copied());
+        let op = SequencerOp::Seq {
+            id,
+            count: append.records.count(),
+            tags: append.tags.clone(),
+            unit: unit.unwrap_or_default(),
+            low,
+            lost,
+        };
+        let log = self.view.log;
+        let request = SequencerRequest { log, op };
+        out.sequencers.push((sequencer, request));
+    }
+}
