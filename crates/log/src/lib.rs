@@ -1,6 +1,7 @@
 //! The log service: a shared, totally ordered log over units.
 
 mod client;
+mod codec;
 mod entry;
 mod message;
 mod mutant;
@@ -12,6 +13,7 @@ mod types;
 mod unit;
 
 pub use client::*;
+pub use codec::BucketRequest;
 pub use entry::*;
 pub use message::*;
 pub use sequencer::*;
@@ -20,3 +22,6 @@ pub use slots::SLOT_BYTES;
 pub use state::UnitState;
 pub use types::*;
 pub use unit::*;
+
+#[cfg(test)]
+mod tests;

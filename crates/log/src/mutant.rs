@@ -32,8 +32,6 @@ pub(crate) enum LogMutant {
     TagsNotRebuilt,
     /// A trim drops ids.
     IdsTrimmed,
-    /// Ids are dropped by age.
-    IdsPrunedByAge,
     /// Clients' marks are ignored.
     NoLow,
     /// A client's next life has the number of the one before.
@@ -94,6 +92,17 @@ pub(crate) enum LogMutant {
     CopyPastPrefix,
 }
 
+pub(crate) use planted::*;
+
+#[cfg(not(test))]
+mod planted {
+    /// Nothing is ever planted in the program.
+    #[inline(always)]
+    pub(crate) fn planted(_: super::LogMutant) -> bool {
+        false
+    }
+}
+
 #[cfg(test)]
 mod planted {
     use std::cell::Cell;
@@ -114,14 +123,3 @@ mod planted {
         PLANTED.with(|p| p.get() == Some(mutant))
     }
 }
-
-#[cfg(not(test))]
-mod planted {
-    /// Nothing is ever planted in the program.
-    #[inline(always)]
-    pub(crate) fn planted(_: super::LogMutant) -> bool {
-        false
-    }
-}
-
-pub(crate) use planted::*;

@@ -10,6 +10,7 @@ mod map;
 mod positions;
 mod predict;
 mod rebuild;
+mod seat;
 mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -23,10 +24,12 @@ use crate::message::{
 use crate::mutant::{LogMutant, planted};
 use crate::types::{AppendId, Binding, LogId, LogRecord, Low, Position, SequencerId, Term, UnitId};
 use crate::unit::ReplyTo;
-pub use limits::SequencerLimits;
 use map::OpenMap;
 use predict::WaitQueues;
 use rebuild::SealRound;
+
+pub use limits::SequencerLimits;
+pub use seat::SequencerSeat;
 
 /// The input of a step.
 #[derive(Clone, Debug)]
@@ -187,6 +190,15 @@ impl Sequencer {
             Phase::Active(active) => Some((active.next, active.prefix())),
             _ => None,
         }
+    }
+
+    /// True if the term is open, everything is decided, and nothing waits.
+    pub fn is_at_rest(&self) -> bool {
+        let Phase::Active(active) = &self.phase else {
+            return false;
+        };
+        let page_waits = active.map.page_end().is_some_and(|end| end <= active.next);
+        active.open.is_empty() && active.queues.len() == 0 && !page_waits
     }
 
     /// The term's record: its projection does not change.

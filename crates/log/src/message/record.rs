@@ -27,7 +27,7 @@ pub enum RecordRequest {
         /// The log: not another of the same name.
         log: LogId,
         /// The term that it follows.
-        from: Term,
+        from_term: Term,
         /// The sequencer.
         sequencer: SequencerId,
         /// Units to add.

@@ -233,3 +233,85 @@ pub enum SlotAnswer<D = Bytes> {
     /// Not yet decided: this promises nothing.
     Unwritten,
 }
+
+impl<D> SlotAnswer<D> {
+    /// The same with other data.
+    pub fn map_data<E>(self, data_of: impl FnOnce(D) -> E) -> SlotAnswer<E> {
+        match self {
+            SlotAnswer::Data { head, data } => SlotAnswer::Data {
+                head,
+                data: data_of(data),
+            },
+            SlotAnswer::Junk => SlotAnswer::Junk,
+            SlotAnswer::Trimmed => SlotAnswer::Trimmed,
+            SlotAnswer::Lost => SlotAnswer::Lost,
+            SlotAnswer::Unwritten => SlotAnswer::Unwritten,
+        }
+    }
+}
+
+impl<D> UnitReply<D> {
+    /// The same with other data: places become the bytes that lie there.
+    pub fn map_data<E>(self, data_of: impl FnOnce(D) -> E) -> UnitReply<E> {
+        use UnitAnswer as Of;
+        let log = self.log;
+        let answer = match self.answer {
+            Of::Slot {
+                position,
+                slot,
+                stale,
+            } => Of::Slot {
+                position,
+                slot: slot.map_data(data_of),
+                stale,
+            },
+            Of::Ack {
+                id,
+                position,
+                count,
+            } => Of::Ack {
+                id,
+                position,
+                count,
+            },
+            Of::Lost { id, position } => Of::Lost { id, position },
+            Of::Elsewhere { id, position, unit } => Of::Elsewhere { id, position, unit },
+            Of::Abandoned { id } => Of::Abandoned { id },
+            Of::Expired { id } => Of::Expired { id },
+            Of::Busy { id } => Of::Busy { id },
+            Of::Superseded => Of::Superseded,
+            Of::Stale { term } => Of::Stale { term },
+            Of::NotSealed { term } => Of::NotSealed { term },
+            Of::Page { page, runs } => Of::Page { page, runs },
+            Of::Punched { position } => Of::Punched { position },
+            Of::Sealed {
+                term,
+                claimed,
+                trim,
+                pages,
+            } => Of::Sealed {
+                term,
+                claimed,
+                trim,
+                pages,
+            },
+            Of::SealedItems {
+                term,
+                cursor,
+                items,
+                next,
+            } => Of::SealedItems {
+                term,
+                cursor,
+                items,
+                next,
+            },
+            Of::Decided(decision) => Of::Decided(decision),
+            Of::Confirmed { term, nonce } => Of::Confirmed { term, nonce },
+            Of::PageWritten { term, page } => Of::PageWritten { term, page },
+            Of::Trimmed { position } => Of::Trimmed { position },
+            Of::Done => Of::Done,
+        };
+        UnitReply { log, answer }
+    }
+}

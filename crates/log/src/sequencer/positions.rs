@@ -49,6 +49,24 @@ impl Sequencer {
         }
     }
 
+    /// The word on a position, for a test at rest.
+    #[cfg(test)]
+    pub(crate) fn peek_word(&self, position: Position) -> Option<PositionWord> {
+        match &self.phase {
+            Phase::Active(active) => Some(self.word(active, position)),
+            _ => None,
+        }
+    }
+
+    /// The last positions of a tag, for a test at rest.
+    #[cfg(test)]
+    pub(crate) fn peek_stream(&self, tag: u64) -> Vec<Position> {
+        match &self.phase {
+            Phase::Active(active) => active.tags.get(&tag).cloned().unwrap_or_default(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The tail is the next position, once a unit has confirmed the term after the question came, and all below is decided.
     pub(super) fn check_tail(
         &mut self,

@@ -43,10 +43,10 @@ impl Unit {
             RecordRequest::Lead {
                 name,
                 log,
-                from,
+                from_term,
                 sequencer,
                 added,
-            } => self.lead(name, (log, from), sequencer, added),
+            } => self.lead(name, (log, from_term), sequencer, added),
             RecordRequest::Open {
                 name,
                 log,
