@@ -392,3 +392,6 @@ impl Sequencer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

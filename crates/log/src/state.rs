@@ -159,6 +159,9 @@ fn change(record: &mut LogRecord, entry: &Entry) {
             view.term = lead.term;
             view.sequencer = Some(lead.sequencer);
             view.start = (*start).max(view.trim);
+            if planted(LogMutant::TailTrimmed) {
+                view.start = *start;
+            }
             view.projection = Arc::new(view.projection.grown(view.start, &lead.added));
         }
         Entry::RecordTrim { position, .. } => view.trim = view.trim.max(*position),

@@ -372,3 +372,6 @@ pub fn page_entry(runs: &[PageRun], index: u64) -> Option<PageEntry> {
     };
     runs.iter().find(covers).map(|run| run.entry)
 }
+
+#[cfg(test)]
+mod tests;

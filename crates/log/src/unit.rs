@@ -334,3 +334,6 @@ impl Unit {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -85,7 +85,8 @@ impl Appender {
         let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) else {
             return;
         };
-        append.bound = true;
+        // The first answer only repeats the client's choice.
+        append.bound = append.tries > 1 || append.unit != Some(unit);
         // A retry brings the data to the same unit again, which may have a new head that lacks it.
         let again = append.tries > 1 || append.unit != Some(unit);
         append.unit = Some(unit);

@@ -50,7 +50,8 @@ impl Appender {
         let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
-        let silent = append.tries > 1 && append.tries % 2 == 1 && !append.bound;
+        let turn = self.turn.wrapping_add(append.tries as usize);
+        let silent = append.tries > 1 && !append.bound && turn.is_multiple_of(2);
         append.bound = false;
         let kept = append.unit.is_some_and(|unit| units.contains(&unit));
         if kept && !silent || units.is_empty() {

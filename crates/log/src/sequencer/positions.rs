@@ -162,6 +162,10 @@ impl Sequencer {
             since: now,
         };
         active.trims.push_back(asked);
+        self.record_trim(position, out);
+    }
+
+    fn record_trim(&self, position: Position, out: &mut SequencerEffects) {
         let request = RecordRequest::Trim {
             name: self.record.name.clone(),
             log: self.log(),
@@ -169,6 +173,17 @@ impl Sequencer {
             position,
         };
         out.home.push(request);
+    }
+
+    /// Asks the home again to record what it has not answered for.
+    pub(super) fn record_trim_again(&self, out: &mut SequencerEffects) {
+        let Phase::Active(active) = &self.phase else {
+            return;
+        };
+        let highest = active.trims.iter().map(|asked| asked.position).max();
+        if let Some(position) = highest {
+            self.record_trim(position, out);
+        }
     }
 
     /// The home has recorded a trim.

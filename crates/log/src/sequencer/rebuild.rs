@@ -220,7 +220,9 @@ impl Sequencer {
             false => round.highest(|report| report.claimed),
         };
         let mut start = view.start.max(claimed);
-        if !planted(LogMutant::TailTrimmed) && !planted(LogMutant::TailOfOneUnit) {
+        if planted(LogMutant::TailTrimmed) {
+            start = claimed;
+        } else if !planted(LogMutant::TailOfOneUnit) {
             // Trims and pages end no higher than claims; should one, its positions were given out all the same.
             let trim = round.highest(|report| report.trim).max(view.trim);
             let pages = round.highest(|report| report.pages) * positions;

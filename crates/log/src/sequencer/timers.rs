@@ -26,6 +26,7 @@ impl Sequencer {
         {
             active.last_call = now;
             self.send_trim(out);
+            self.record_trim_again(out);
         }
     }
 

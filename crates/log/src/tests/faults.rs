@@ -71,7 +71,7 @@ impl World {
             }
         }
         if from == to {
-            self.slowed.remove(&from);
+            self.slowed.retain(|(slow, _), _| *slow != from);
         }
     }
 
@@ -148,14 +148,14 @@ impl World {
     fn depose_slowly(&mut self, node: usize, unit: usize, client: usize) {
         if self.rng.chance(500) {
             let slow = Actor::Node(node);
-            self.slowed.insert(slow, 20_000);
+            self.slowed.insert((slow, None), 20_000);
             self.after(15_000, Due::Heal(slow, slow));
             self.cut_link(Actor::Home, Actor::Client(client), 15_000);
             self.cut_link(Actor::Unit(unit), slow, 10_000);
             return self.new_term(false);
         }
         for slow in (0..self.used).map(Actor::Unit) {
-            self.slowed.insert(slow, 25_000);
+            self.slowed.insert((slow, Some(Actor::Node(node))), 25_000);
             self.after(35_000, Due::Heal(slow, slow));
         }
         for other in (0..CLIENTS).filter(|other| *other != client) {

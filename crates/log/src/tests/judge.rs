@@ -254,6 +254,13 @@ impl World {
             self.judge_slot(position, slot.clone());
             contents.insert(position, slot);
         }
+        for unit in &self.units {
+            // A restart replays what is durable.
+            if unit.machine.state() != &unit.durable {
+                let what = format!("{:?} replayed is another state", unit.durable.unit());
+                self.judge.violated(what);
+            }
+        }
         for tag in 1..3 {
             self.judge_stream(tag, tail, &contents);
         }
@@ -270,12 +277,14 @@ impl World {
             SlotAnswer::Data { head, .. } => head.links.iter().any(|link| link.tag == tag),
             _ => false,
         };
-        let all = contents.iter().filter(|(_, slot)| bears(slot));
+        // What the record says is trimmed may still be there: its sequencer has not heard of it.
+        let trim = self.record().view.trim;
+        let all = contents.range(trim..).filter(|(_, slot)| bears(slot));
         let all: BTreeSet<Position> = all.map(|(position, _)| *position).collect();
         let Some(last) = self.newest().1.map(|machine| machine.peek_stream(tag)) else {
             return;
         };
-        let mut walk = StreamWalk::new(tag, last, tail, self.record().view.trim);
+        let mut walk = StreamWalk::new(tag, last, tail, trim);
         let mut found = BTreeSet::new();
         let mut steps = 0;
         while let Some(position) = walk.next_read() {

@@ -104,7 +104,8 @@ pub(super) struct World {
     pub clients: Vec<SimClient>,
     pub home: Unit,
     pub cut: BTreeMap<(Actor, Actor), u32>,
-    pub slowed: BTreeMap<Actor, u64>,
+    /// Delays from an actor: to one, or to all.
+    pub slowed: BTreeMap<(Actor, Option<Actor>), u64>,
     /// Until then only this client appends, the others read the tail.
     pub hush: (Time, usize),
     pub suspicion: u32,
@@ -261,7 +262,8 @@ impl World {
         if self.rng.chance(self.knobs.slow) {
             after += self.rng.below(25_000);
         }
-        if let Some(more) = self.slowed.get(&from).copied() {
+        let slowed = self.slowed.get(&(from, Some(to)));
+        if let Some(more) = slowed.or(self.slowed.get(&(from, None))).copied() {
             after += self.rng.below(more);
         }
         if self.rng.chance(self.knobs.twice) {

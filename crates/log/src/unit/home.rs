@@ -206,3 +206,6 @@ impl Step {
         Step::Reply(RecordReply::Record(Box::new(record)))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -32,9 +32,11 @@ impl Unit {
         if slot.is_none() {
             slot = self.fill(now, log, asked, word, &mut after, out);
         }
-        if planted(LogMutant::ReadUnsynced) || planted(LogMutant::JunkUnsynced) {
-            after = 0;
-        }
+        let unsynced = match slot {
+            Some(SlotAnswer::Junk) => planted(LogMutant::JunkUnsynced),
+            _ => planted(LogMutant::ReadUnsynced),
+        };
+        after = if unsynced { 0 } else { after };
         let term = self.state.term(log);
         let answer = UnitAnswer::Slot {
             position: asked.position,

@@ -1,0 +1,269 @@
+//! A sequencer by itself: a term's way to its opening, the wait queues, and what is sent again.
+
+use std::time::Duration;
+
+use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+
+use super::*;
+use crate::message::SealedItem;
+use crate::types::*;
+
+const ME: SequencerId = SequencerId {
+    node: NodeId(1),
+    incarnation: Incarnation(4),
+};
+const UNITS: [GroupId; 3] = [GroupId(1), GroupId(2), GroupId(3)];
+
+fn committed(mode: AppendMode) -> LogRecord {
+    let view = LogView {
+        log: LogId(5),
+        options: LogOptions::of(mode),
+        term: Term(0),
+        sequencer: None,
+        start: 0,
+        projection: Default::default(),
+        trim: 0,
+    };
+    let lead = Leadership {
+        term: Term(1),
+        sequencer: ME,
+        added: UNITS.to_vec(),
+    };
+    LogRecord {
+        name: "a".into(),
+        view,
+        lead: Some(lead),
+    }
+}
+
+struct TestSequencer {
+    machine: Sequencer,
+    now: Time,
+    out: SequencerEffects,
+}
+
+impl TestSequencer {
+    fn committed(mode: AppendMode) -> TestSequencer {
+        let mut out = SequencerEffects::default();
+        let now = Time::from_millis(1);
+        let limits = SequencerLimits::default();
+        let machine = Sequencer::new(now, ME, committed(mode), limits, &mut out);
+        TestSequencer {
+            machine: machine.expect("it is led"),
+            now,
+            out,
+        }
+    }
+
+    fn active(mode: AppendMode) -> TestSequencer {
+        let mut test = TestSequencer::committed(mode);
+        for unit in UNITS {
+            test.report(unit, 1, 0);
+        }
+        for unit in UNITS {
+            test.items(unit, Vec::new());
+        }
+        test.opened(0);
+        test.out = SequencerEffects::default();
+        test
+    }
+
+    fn unit(&mut self, unit: GroupId, answer: UnitAnswer) {
+        let log = LogId(5);
+        let event = SequencerEvent::Unit(unit, UnitReply { log, answer });
+        self.machine.step(self.now, event, &mut self.out);
+        self.machine.check().expect("bounds");
+    }
+
+    fn report(&mut self, unit: GroupId, term: u64, claimed: Position) {
+        let sealed = UnitAnswer::Sealed {
+            term: Term(term),
+            claimed,
+            trim: 0,
+            pages: 0,
+        };
+        self.unit(unit, sealed);
+    }
+
+    fn items(&mut self, unit: GroupId, items: Vec<SealedItem>) {
+        let answer = UnitAnswer::SealedItems {
+            term: Term(1),
+            cursor: crate::message::SealCursor::START,
+            items,
+            next: None,
+        };
+        self.unit(unit, answer);
+    }
+
+    fn opened(&mut self, start: Position) {
+        let mut record = self.machine.record().clone();
+        if let Some(lead) = record.lead.take() {
+            record.view.term = lead.term;
+            record.view.sequencer = Some(ME);
+            record.view.start = start;
+            record.view.projection = Projection::default().grown(start, &lead.added).into();
+        }
+        let event = SequencerEvent::Home(RecordReply::Record(Box::new(record)));
+        self.machine.step(self.now, event, &mut self.out);
+    }
+
+    fn seq(&mut self, seq: u32, unit: GroupId) -> SequencerAnswer {
+        let id = AppendId {
+            client: ClientId(3),
+            incarnation: 0,
+            seq,
+        };
+        let op = SequencerOp::Seq {
+            id,
+            count: 1,
+            tags: Vec::new(),
+            unit,
+            low: Low::default(),
+            lost: None,
+        };
+        let request = SequencerRequest { log: LogId(5), op };
+        let event = SequencerEvent::Request(ReplyTo(0), request);
+        self.machine.step(self.now, event, &mut self.out);
+        self.machine.check().expect("bounds");
+        self.out.replies.pop().expect("a reply").1.answer
+    }
+
+    fn wait(&mut self, us: u64) {
+        self.now = self.now + Duration::from_micros(us);
+        self.machine
+            .step(self.now, SequencerEvent::Tick, &mut self.out);
+    }
+
+    /// The positions that were sent to units, and whether they are an append's.
+    fn bound(&mut self) -> Vec<(u32, Position, bool)> {
+        let units = std::mem::take(&mut self.out.units);
+        let bound = units
+            .into_iter()
+            .filter_map(|(unit, request)| match request.op {
+                UnitOp::Bind { binding, .. } => {
+                    Some((unit.0, binding.position, binding.id.is_some()))
+                }
+                _ => None,
+            });
+        bound.collect()
+    }
+}
+
+#[test]
+fn l7_a_term_opens_once_every_unit_is_sealed_and_starts_above_all_claims() {
+    let mut test = TestSequencer::committed(AppendMode::Bind);
+    assert_eq!(test.out.units.len(), 3);
+    test.report(UNITS[0], 1, 7);
+    test.report(UNITS[1], 0, 90);
+    test.report(UNITS[1], 1, 9);
+    test.out.units.clear();
+    test.wait(20_000);
+    let asked: Vec<GroupId> = test.out.units.iter().map(|(unit, _)| *unit).collect();
+    assert_eq!(asked, [UNITS[2]], "the one that is missing is asked again");
+    assert!(matches!(
+        test.seq(1, UNITS[0]),
+        SequencerAnswer::Busy { .. }
+    ));
+    test.report(UNITS[2], 1, 4);
+    for unit in UNITS {
+        test.items(unit, Vec::new());
+    }
+    let open = test.out.home.last();
+    assert!(matches!(open, Some(RecordRequest::Open { start: 9, .. })));
+    assert!(!test.machine.is_active());
+    test.opened(9);
+    assert!(matches!(
+        test.seq(1, UNITS[0]),
+        SequencerAnswer::Bound { position: 9, .. }
+    ));
+    let word = test.machine.peek_word(8);
+    assert_eq!(
+        word,
+        Some(crate::message::PositionWord::Junk),
+        "nobody claims it"
+    );
+    // A higher term ends it for good.
+    test.unit(UNITS[0], UnitAnswer::Stale { term: Term(2) });
+    assert!(test.machine.is_deposed());
+    test.opened(9);
+    assert!(test.machine.is_deposed());
+}
+
+#[test]
+fn l3_a_queue_waits_for_its_units_turn_and_skips_after_the_time_out() {
+    let mut test = TestSequencer::active(AppendMode::Predict);
+    // Positions 0, 1, 2 are of units 1, 2, 3.
+    assert!(matches!(
+        test.seq(1, UNITS[2]),
+        SequencerAnswer::Queued { .. }
+    ));
+    assert_eq!(test.bound(), []);
+    test.seq(2, UNITS[0]);
+    assert_eq!(test.bound(), [(1, 0, true)], "its turn is now");
+    test.wait(1_000);
+    test.seq(3, UNITS[1]);
+    assert_eq!(test.bound(), [(2, 1, true), (3, 2, true)]);
+    // Now it is the turn of the first unit; the second is waited for, too long.
+    test.seq(4, UNITS[1]);
+    test.wait(1_499);
+    assert_eq!(test.bound(), []);
+    test.wait(1);
+    assert_eq!(test.bound(), [(1, 3, false), (2, 4, true)]);
+}
+
+#[test]
+fn a_binding_is_sent_again_until_it_is_decided() {
+    let mut test = TestSequencer::active(AppendMode::Bind);
+    test.seq(1, UNITS[1]);
+    assert_eq!(test.bound(), [(2, 0, true)]);
+    test.wait(9_999);
+    assert_eq!(test.bound(), []);
+    test.wait(1);
+    assert_eq!(test.bound(), [(2, 0, true)]);
+    // A retry that names another unit learns where it is bound.
+    let again = test.seq(1, UNITS[2]);
+    assert!(matches!(again, SequencerAnswer::Bound { unit, .. } if unit == UNITS[1]));
+    assert_eq!(test.bound(), [(2, 0, true)]);
+    let id = AppendId {
+        client: ClientId(3),
+        incarnation: 0,
+        seq: 1,
+    };
+    test.unit(
+        UNITS[1],
+        UnitAnswer::Decided(Decision {
+            term: Term(1),
+            unit: UNITS[1],
+            position: 0,
+            count: 1,
+            id: Some(id),
+            data: true,
+        }),
+    );
+    test.wait(20_000);
+    assert_eq!(test.bound(), []);
+    assert!(matches!(
+        test.seq(1, UNITS[2]),
+        SequencerAnswer::Done { position: 0, .. }
+    ));
+}
+
+#[test]
+fn a_seat_begins_a_term_once() {
+    let (now, mut out) = (Time::from_millis(1), SequencerEffects::default());
+    let mut seat = SequencerSeat::new(ME);
+    let limits = SequencerLimits::default;
+    seat.lead(now, committed(AppendMode::Bind), limits(), &mut out);
+    let (log, answer) = (LogId(5), UnitAnswer::Stale { term: Term(2) });
+    let event = SequencerEvent::Unit(UNITS[0], UnitReply { log, answer });
+    seat.step(now, event, &mut out);
+    assert!(seat.machine().is_none());
+    seat.lead(now, committed(AppendMode::Bind), limits(), &mut out);
+    assert!(seat.machine().is_none(), "it never resumes");
+    let mut other = SequencerSeat::new(SequencerId {
+        incarnation: Incarnation(5),
+        ..ME
+    });
+    other.lead(now, committed(AppendMode::Bind), limits(), &mut out);
+    assert!(other.machine().is_none(), "it was another life's");
+}

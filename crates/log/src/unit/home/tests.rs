@@ -1,0 +1,95 @@
+//! The records of logs at their home.
+
+use staves_model::{GroupId, Incarnation, NodeId};
+
+use super::super::UnitLimits;
+use super::*;
+use crate::state::UnitState;
+
+const ME: SequencerId = SequencerId {
+    node: NodeId(1),
+    incarnation: Incarnation(1),
+};
+
+fn record(unit: &mut Unit, request: RecordRequest) -> RecordReply {
+    let mut out = UnitEffects::default();
+    unit.record(ReplyTo(1), request, &mut out);
+    let made = out.entries.last().map_or(0, |new| new.number);
+    let delivery = out.records.pop().expect("a reply");
+    assert_eq!(delivery.after, made, "it waits for its entry");
+    unit.synced(u64::MAX);
+    delivery.reply
+}
+
+fn create(name: &str) -> RecordRequest {
+    RecordRequest::Create {
+        name: name.into(),
+        options: LogOptions::default(),
+    }
+}
+
+#[test]
+fn a_record_changes_by_compare_and_set_and_its_number_is_never_used_again() {
+    let mut unit = Unit::new(UnitState::new(GroupId(2)), UnitLimits::default());
+    let RecordReply::Record(first) = record(&mut unit, create("a")) else {
+        panic!("not created");
+    };
+    let exists = RecordReply::Refused(RecordRefusal::Exists);
+    assert_eq!(record(&mut unit, create("a")), exists);
+    let lead = |from: u64, log: LogId| RecordRequest::Lead {
+        name: "a".into(),
+        log,
+        from_term: Term(from),
+        sequencer: ME,
+        added: vec![GroupId(7)],
+    };
+    let log = first.view.log;
+    let led = record(&mut unit, lead(0, log));
+    assert_eq!(record(&mut unit, lead(0, log)), led, "a retry");
+    let RecordReply::Record(led) = led else {
+        panic!("not led");
+    };
+    assert_eq!((led.term(), led.view.term), (Term(1), Term(0)));
+    assert!(led.to_seal().contains(&GroupId(7)));
+    // An unopened term is abandoned by the next, and changes nothing.
+    assert!(matches!(
+        record(&mut unit, lead(1, log)),
+        RecordReply::Record(_)
+    ));
+    let open = |term: u64| RecordRequest::Open {
+        name: "a".into(),
+        log,
+        term: Term(term),
+        start: 4,
+    };
+    let moved = record(&mut unit, open(1));
+    assert!(matches!(
+        moved,
+        RecordReply::Refused(RecordRefusal::Moved(_))
+    ));
+    let RecordReply::Record(opened) = record(&mut unit, open(2)) else {
+        panic!("not opened");
+    };
+    assert_eq!((opened.view.term, opened.view.start), (Term(2), 4));
+    assert_eq!(opened.view.projection.last(), [GroupId(7)]);
+    let delete = RecordRequest::Delete { name: "a".into() };
+    assert!(matches!(record(&mut unit, delete), RecordReply::Deleted(_)));
+    let RecordReply::Record(second) = record(&mut unit, create("a")) else {
+        panic!("not created");
+    };
+    assert_ne!(second.view.log, log);
+    assert_eq!(second.view.log.home(), GroupId(2));
+    let moved = record(&mut unit, lead(0, log));
+    assert!(matches!(
+        moved,
+        RecordReply::Refused(RecordRefusal::Moved(_))
+    ));
+    record(&mut unit, create("b"));
+    let list = |after: &str| RecordRequest::List {
+        after: after.into(),
+        limit: 1,
+    };
+    let names = |name: &str| RecordReply::Names(vec![name.into()]);
+    assert_eq!(record(&mut unit, list("")), names("a"));
+    assert_eq!(record(&mut unit, list("a")), names("b"));
+}
