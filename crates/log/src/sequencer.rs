@@ -4,6 +4,7 @@
 //! what they have, has the term opened, and only then acts. A node that restarts, or hears of a higher term, drops the machine: it never
 //! resumes (rule 1).
 
+mod active;
 mod assign;
 mod limits;
 mod map;
@@ -13,19 +14,16 @@ mod rebuild;
 mod seat;
 mod timers;
 
-use std::collections::{BTreeMap, VecDeque};
-
-use staves_model::{ClientId, Time};
+use staves_model::Time;
 
 use crate::message::{
     Decision, RecordRefusal, RecordReply, RecordRequest, SequencerAnswer, SequencerOp,
     SequencerReply, SequencerRequest, TermStart, UnitAnswer, UnitOp, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
-use crate::types::{AppendId, Binding, LogId, LogRecord, Low, Position, SequencerId, Term, UnitId};
+use crate::types::{LogId, LogRecord, Position, SequencerId, Term, UnitId};
 use crate::unit::ReplyTo;
-use map::OpenMap;
-use predict::WaitQueues;
+use active::{ActiveTerm, IdPlace, OpenBinding, TailCheck, TrimAsked};
 use rebuild::SealRound;
 
 pub use limits::SequencerLimits;
@@ -55,69 +53,6 @@ pub struct SequencerEffects {
     pub home: Vec<RecordRequest>,
 }
 
-/// A binding that is not yet decided.
-#[derive(Clone, Debug)]
-struct OpenBinding {
-    binding: Binding,
-    unit: UnitId,
-    sent: Time,
-}
-
-/// The place of an append.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum IdPlace {
-    Bound(Position, UnitId),
-    Durable(Position, u32),
-}
-
-/// A question for the tail in progress.
-#[derive(Clone, Debug)]
-struct TailCheck {
-    to: ReplyTo,
-    tail: Position,
-    stream: Vec<Position>,
-    confirmed: bool,
-    since: Time,
-}
-
-/// A trim that the home is to record.
-#[derive(Clone, Debug)]
-struct TrimAsked {
-    to: ReplyTo,
-    position: Position,
-    since: Time,
-}
-
-/// The state of a term that is open.
-#[derive(Clone, Default, Debug)]
-struct ActiveTerm {
-    next: Position,
-    open: BTreeMap<Position, OpenBinding>,
-    map: OpenMap,
-    ids: BTreeMap<AppendId, IdPlace>,
-    lows: BTreeMap<ClientId, Low>,
-    tags: BTreeMap<u64, Vec<Position>>,
-    queues: WaitQueues,
-    trim: Position,
-    /// Units that have not confirmed `trim`.
-    untrimmed: Vec<UnitId>,
-    checks: BTreeMap<u64, TailCheck>,
-    trims: VecDeque<TrimAsked>,
-    nonce: u64,
-    /// The map page that is being written was sent at this time.
-    page_sent: Option<Time>,
-    prefix_sent: Position,
-    last_prefix: Time,
-    last_call: Time,
-}
-
-impl ActiveTerm {
-    /// The decided prefix: the lowest open position, else the next.
-    fn prefix(&self) -> Position {
-        self.open.keys().next().copied().unwrap_or(self.next)
-    }
-}
-
 /// The phases of a term.
 #[derive(Debug)]
 enum Phase {
@@ -138,6 +73,7 @@ pub struct Sequencer {
     term: Term,
     phase: Phase,
     called: Time,
+    unclaimed: u64,
 }
 
 impl Sequencer {
@@ -159,6 +95,7 @@ impl Sequencer {
             term,
             phase: Phase::Sealing(round),
             called: now,
+            unclaimed: 0,
         };
         sequencer.call(now, out);
         Some(sequencer)
@@ -190,6 +127,11 @@ impl Sequencer {
             Phase::Active(active) => Some((active.next, active.prefix())),
             _ => None,
         }
+    }
+
+    /// Positions of the last term that no unit claimed when this one began: they are junk (bind; I8).
+    pub fn unclaimed(&self) -> u64 {
+        self.unclaimed
     }
 
     /// True if the term is open, everything is decided, and nothing waits.

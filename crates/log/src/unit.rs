@@ -150,6 +150,8 @@ struct PendingBinding {
 struct SoftLog {
     parked: BTreeMap<AppendId, ParkedData>,
     pending: BTreeMap<Position, PendingBinding>,
+    /// The positions of the appends in `pending`.
+    pending_ids: BTreeMap<AppendId, Position>,
     /// Appends whose binding became junk here before the data came.
     junked: VecDeque<AppendId>,
     /// The last entry of the log.
@@ -159,6 +161,24 @@ struct SoftLog {
 }
 
 impl SoftLog {
+    fn add_pending(&mut self, pending: PendingBinding) {
+        let position = pending.binding.position;
+        if let Some(id) = pending.binding.id {
+            self.pending_ids.insert(id, position);
+        }
+        self.pending.insert(position, pending);
+    }
+
+    fn take_pending(&mut self, position: Position) -> Option<PendingBinding> {
+        let pending = self.pending.remove(&position)?;
+        if let Some(id) = pending.binding.id
+            && self.pending_ids.get(&id) == Some(&position)
+        {
+            self.pending_ids.remove(&id);
+        }
+        Some(pending)
+    }
+
     fn is_idle(&self, synced: u64) -> bool {
         self.parked.is_empty() && self.pending.is_empty() && self.last <= synced
     }

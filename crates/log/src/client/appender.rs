@@ -94,6 +94,11 @@ pub enum AppendError {
     /// Too much is in flight. Nothing was sent.
     #[error("too many appends or bytes are in flight: wait for some of them")]
     Busy,
+    /// All numbers of this life are used. Nothing was sent.
+    #[error(
+        "this life of the client has used all its numbers: begin another with a higher incarnation"
+    )]
+    Exhausted,
     /// The append breaks a bound. Nothing was sent.
     #[error(
         "an append has 1 to 1024 records (1 unless the log binds) of at most 16 MiB, and at most 8 tags, each once"
@@ -226,7 +231,10 @@ impl Appender {
         let bytes = records.bytes.len() as u64;
         let many = self.in_flight.len() >= self.limits.in_flight_max;
         let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
-        if many || large || self.next_seq == u32::MAX {
+        if self.next_seq == u32::MAX {
+            return Err(AppendError::Exhausted);
+        }
+        if many || large {
             return Err(AppendError::Busy);
         }
         let seq = self.next_seq;

@@ -248,6 +248,9 @@ impl Sequencer {
         let last_start = self.record.view.start;
         self.record = record;
         let active = self.rebuilt(now, round, last_start);
+        let lost = (last_start.max(active.trim)..self.record.view.start)
+            .filter(|position| active.map.get(*position) == Some(PageEntry::Junk));
+        self.unclaimed = lost.count() as u64;
         self.phase = Phase::Active(Box::new(active));
         self.write_page(now, out);
         self.send_trim(out);

@@ -248,6 +248,58 @@ fn a_binding_is_sent_again_until_it_is_decided() {
     ));
 }
 
+/// True if a second report of junk leaves an append bound where it is by then.
+fn junk_is_compared_by_position() -> bool {
+    let mut test = TestSequencer::active(AppendMode::Bind);
+    test.seq(1, UNITS[0]);
+    let junk = UnitAnswer::Decided(Decision {
+        term: Term(1),
+        unit: UNITS[0],
+        position: 0,
+        count: 1,
+        id: Some(AppendId {
+            client: ClientId(3),
+            incarnation: 0,
+            seq: 1,
+        }),
+        data: false,
+    });
+    test.unit(UNITS[0], junk.clone());
+    test.seq(1, UNITS[0]);
+    test.unit(UNITS[0], junk);
+    let again = test.seq(1, UNITS[1]);
+    matches!(again, SequencerAnswer::Bound { position: 1, .. })
+}
+
+/// True if a confirmation confirms the check that it was asked for, and not a later one.
+fn a_check_needs_its_own_confirmation() -> bool {
+    let mut test = TestSequencer::active(AppendMode::Bind);
+    let mut answered = Vec::new();
+    for to in [ReplyTo(1), ReplyTo(2)] {
+        let op = SequencerOp::Check { tag: None };
+        let request = SequencerRequest { log: LogId(5), op };
+        let event = SequencerEvent::Request(to, request);
+        test.machine.step(test.now, event, &mut test.out);
+    }
+    for nonce in [1, 2] {
+        let term = Term(1);
+        test.unit(UNITS[0], UnitAnswer::Confirmed { term, nonce });
+        answered.push(test.out.replies.len());
+    }
+    answered == [1, 2]
+}
+
+#[test]
+fn bugs_that_need_a_rare_order_are_found_by_script() {
+    use crate::mutant::{LogMutant, plant};
+    assert!(junk_is_compared_by_position() && a_check_needs_its_own_confirmation());
+    plant(Some(LogMutant::PositionNotCompared));
+    assert!(!junk_is_compared_by_position());
+    plant(Some(LogMutant::CheckByOlder));
+    assert!(!a_check_needs_its_own_confirmation());
+    plant(None);
+}
+
 #[test]
 fn a_seat_begins_a_term_once() {
     let (now, mut out) = (Time::from_millis(1), SequencerEffects::default());

@@ -105,6 +105,12 @@ impl World {
         if let Some(Err(broken)) = machine.map(Sequencer::check) {
             self.judge.violated(broken);
         }
+        // Batches have two records; a term that began after others were abandoned may find more than one window.
+        let unclaimed = machine.map_or(0, Sequencer::unclaimed);
+        if unclaimed > 2 * self.knobs.window as u64 {
+            let what = format!("I8: {unclaimed} positions of one term are unclaimed");
+            self.judge.violated(what);
+        }
     }
 
     pub(super) fn node_tick(&mut self, node: usize) {

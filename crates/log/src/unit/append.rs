@@ -63,9 +63,9 @@ impl Unit {
 
     fn pending_of(&self, log: LogId, id: &AppendId, count: u32) -> Option<Position> {
         let soft = self.soft.get(&log)?;
-        let fits = |p: &&PendingBinding| p.binding.id == Some(*id) && p.binding.count == count;
-        let found = soft.pending.values().find(fits)?;
-        Some(found.binding.position)
+        let position = soft.pending_ids.get(id)?;
+        let pending = soft.pending.get(position)?;
+        (pending.binding.count == count).then_some(*position)
     }
 
     fn meet_pending(
@@ -170,7 +170,7 @@ impl Unit {
         log: LogId,
         position: Position,
     ) -> Option<PendingBinding> {
-        self.soft.get_mut(&log)?.pending.remove(&position)
+        self.soft.get_mut(&log)?.take_pending(position)
     }
 
     /// The client of a token writes its record (corfu).

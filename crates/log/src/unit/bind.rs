@@ -161,7 +161,7 @@ impl Unit {
             since: now,
             binding,
         };
-        soft.pending.insert(pending.binding.position, pending);
+        soft.add_pending(pending);
     }
 
     fn replace_pending(&mut self, log: LogId, position: Position, out: &mut UnitEffects) {

@@ -60,6 +60,7 @@ impl Unit {
             return;
         };
         let pending = std::mem::take(&mut soft.pending);
+        soft.pending_ids.clear();
         for to in pending.into_values().filter_map(|pending| pending.to) {
             self.reply(to, log, after, UnitAnswer::Stale { term }, out);
         }
