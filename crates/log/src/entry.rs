@@ -7,7 +7,7 @@ use crate::types::{
 
 /// One durable update of a unit. It takes effect whole or not at all.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Entry {
+pub enum UnitEntry {
     /// The unit takes a log's term. Bindings of other terms are rejected from here on.
     Seal {
         /// The log.
@@ -125,3 +125,6 @@ pub enum Entry {
         name: String,
     },
 }
+
+/// The short name, for matches.
+pub use self::UnitEntry as Entry;

@@ -8,7 +8,7 @@
 //! **Path of an append.** The [`Appender`] sends data to a unit and a request to the sequencer, at once. The [`Sequencer`] gives the next
 //! position to the append and sends the binding to that unit ([`AppendMode::Bind`]); or lets it wait for a position of the unit that the client
 //! guessed ([`AppendMode::Predict`]); or gives the client a token, with which it writes ([`AppendMode::Corfu`]). Data and binding meet at the
-//! [`Unit`]: one [`Entry`] names the slots, the id and the client's mark, and once it is durable client and sequencer are answered.
+//! [`Unit`]: one [`UnitEntry`] names the slots, the id and the client's mark, and once it is durable client and sequencer are answered.
 //!
 //! **Path of a read.** The [`LogReader`] finds the unit of a position by arithmetic, or by a map page, or from the sequencer. The unit answers
 //! DATA, JUNK or TRIMMED, for ever, or UNWRITTEN, which promises nothing. A reader that brings the sequencer's word on an undecided position

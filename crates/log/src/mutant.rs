@@ -8,17 +8,17 @@ pub(crate) enum LogMutant {
     NoFence,
     /// The sequencer opens with a seal missing.
     SealMissing,
-    /// A seal is told before it is synced.
+    /// A seal is reported before it is synced.
     SealUnsynced,
     /// A seal's answer to an older term counts.
     SealOfOlderTerm,
     /// An append is acknowledged before it is synced.
     AckUnsynced,
-    /// A read tells what is not synced.
+    /// A read returns an entry that is not synced.
     ReadUnsynced,
-    /// A decision is told before it is synced.
+    /// A decision is reported before it is synced.
     DecidedUnsynced,
-    /// Junk is told before it is synced.
+    /// Junk is reported before it is synced.
     JunkUnsynced,
     /// The tail is that of one unit.
     TailOfOneUnit,
@@ -44,17 +44,17 @@ pub(crate) enum LogMutant {
     NewToken,
     /// A token is used in a later term.
     TokenRestamped,
-    /// A tail is told unconfirmed.
+    /// A tail is reported unconfirmed.
     CheckUnconfirmed,
     /// An older confirmation confirms every check.
     CheckByOlder,
-    /// A tail is told before all below are decided.
+    /// A tail is reported before all below are decided.
     CheckWithoutPrefix,
     /// A reader passes what is unwritten.
     ReaderSkips,
     /// A reader's word of an old term counts.
     FillOfOldTerm,
-    /// A unit fills what it was told nothing of.
+    /// A unit fills a position that nobody announced.
     FillUntold,
     /// Data replaces junk.
     DataOverJunk,
@@ -70,7 +70,7 @@ pub(crate) enum LogMutant {
     BoundIsAck,
     /// A trim passes the decided prefix.
     TrimAhead,
-    /// What is trimmed is told as junk.
+    /// A trimmed position is answered as junk.
     JunkBelowTrim,
     /// A map page has junk where it was trimmed.
     TrimmedAsJunkInPage,
@@ -84,11 +84,11 @@ pub(crate) enum LogMutant {
     NoResend,
     /// Bindings outlive a seal.
     PendingOverSeal,
-    /// A unit tells readers with an old map that what it lacks below its start is junk.
+    /// A unit answers readers with an old map that positions below its start, which it lacks, are junk.
     WrongOwnerJunk,
     /// Appends go to units outside of the term.
     ForeignUnit,
-    /// A copy answers past the prefix that its head told it.
+    /// A copy answers past the prefix that its head has sent.
     CopyPastPrefix,
 }
 

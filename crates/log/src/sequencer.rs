@@ -1,7 +1,7 @@
 //! The sequencer of one log in one term: gives out positions, and forgets everything when the term ends.
 //!
 //! A machine is made for a committed term. It seals every unit of the last open projection and every new one, rebuilds what it must know from
-//! what they have, has the term opened, and only then acts. A node that restarts, or hears of a higher term, drops the machine: it never
+//! what they have, has the term opened, and only then acts. A node that restarts, or learns of a higher term, drops the machine: it never
 //! resumes (rule 1).
 
 mod active;

@@ -165,7 +165,7 @@ impl LogShare {
         }
         self.tags.retain(|_, positions| !positions.is_empty());
         let page_end = |page: &u64| (page + 1).saturating_mul(self.options.page_positions.into());
-        // The last page stays, trimmed or not: it tells a later sequencer how far pages go.
+        // The last page stays, trimmed or not: from it a later sequencer knows how far pages go.
         let last = self.pages.keys().next_back().copied();
         self.pages
             .retain(|page, _| page_end(page) > position || Some(*page) == last);

@@ -63,7 +63,7 @@ impl UnitState {
         self.share(log).map_or(Term::default(), |share| share.term)
     }
 
-    /// The answer of a copy, which knows entries up to some point: for positions below the prefix that its own head told it, and on nobody
+    /// The answer of a copy, which knows entries up to some point: for positions below the prefix that its own head has sent, and on nobody
     /// else's word (rule 19). None: it cannot answer.
     pub fn read_at_copy(&self, log: LogId, position: Position) -> Option<SlotAnswer<DataPlace>> {
         let share = self.share(log)?;

@@ -330,7 +330,7 @@ pub struct DataPlace {
     pub bytes: u32,
 }
 
-/// The head of a record, told with it.
+/// The head of a record, returned with its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordHead {
     /// The append that it is of.

@@ -1,6 +1,6 @@
 //! The machine of a unit: what it does with requests, and what it keeps in memory only.
 //!
-//! A request makes entries, which take effect in the machine's state at once and are durable once the driver says so
+//! A request makes entries, which take effect in the machine's state at once and are durable once the driver reports it
 //! ([`Unit::synced`]); each reply names the last entry that it rests on. Soft state (data without a position, bindings without data) goes with
 //! the machine: a new head of the group starts without it, and clients' retries and the sequencer's bring it again.
 

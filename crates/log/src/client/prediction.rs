@@ -14,7 +14,7 @@ const RAISE: f64 = 0.5;
 /// Its fall after one that was not.
 const LOWER: f64 = 1.0 / 32.0;
 
-/// The tokens that a client has seen, and what they say of the next.
+/// The tokens that a client has seen, and an estimate of the next.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TokenPrediction {
     last: Option<(Time, Position)>,

@@ -74,7 +74,7 @@ pub struct UnitReply<D = Bytes> {
     pub answer: UnitAnswer<D>,
 }
 
-/// The answer of a unit. Everything that it says is on the disks of all members.
+/// The answer of a unit. Everything that it reports is on the disks of all members.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum UnitAnswer<D = Bytes> {
     /// The append is durable.
@@ -253,9 +253,17 @@ impl<D> SlotAnswer<D> {
 impl<D> UnitReply<D> {
     /// The same with other data: places become the bytes that lie there.
     pub fn map_data<E>(self, data_of: impl FnOnce(D) -> E) -> UnitReply<E> {
+        UnitReply {
+            log: self.log,
+            answer: self.answer.map_data(data_of),
+        }
+    }
+}
+
+impl<D> UnitAnswer<D> {
+    fn map_data<E>(self, data_of: impl FnOnce(D) -> E) -> UnitAnswer<E> {
         use UnitAnswer as Of;
-        let log = self.log;
-        let answer = match self.answer {
+        match self {
             Of::Slot {
                 position,
                 slot,
@@ -311,7 +319,6 @@ impl<D> UnitReply<D> {
             Of::PageWritten { term, page } => Of::PageWritten { term, page },
             Of::Trimmed { position } => Of::Trimmed { position },
             Of::Done => Of::Done,
-        };
-        UnitReply { log, answer }
+        }
     }
 }

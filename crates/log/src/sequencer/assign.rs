@@ -234,7 +234,7 @@ impl Sequencer {
         Some(position)
     }
 
-    /// A position is given out and undecided until its unit says otherwise.
+    /// A position is given out and undecided until its unit decides it.
     pub(super) fn open(
         &mut self,
         now: Time,

@@ -95,7 +95,7 @@ impl Sequencer {
             since: now,
         };
         active.checks.insert(nonce, check);
-        // A seal reaches every unit, so that any one of them can tell that there was none. They take turns.
+        // A seal reaches every unit, so that any one of them knows if there was one. They take turns.
         let turn = nonce.checked_rem(units.len() as u64).unwrap_or(0);
         if let Some(unit) = units.get(turn as usize) {
             let term = self.term;
@@ -137,7 +137,7 @@ impl Sequencer {
         }
     }
 
-    /// Only what is decided can be trimmed. The home records it first, then the units are told.
+    /// Only what is decided can be trimmed. The home records it first, then it is sent to the units.
     pub(super) fn trim(
         &mut self,
         now: Time,

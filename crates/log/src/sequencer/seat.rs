@@ -10,7 +10,7 @@ use crate::types::{LogRecord, SequencerId, Term};
 #[derive(Debug)]
 pub struct SequencerSeat {
     id: SequencerId,
-    /// The highest term that a machine was made for, or that was heard of.
+    /// The highest term that a machine was made for, or that a reply named.
     highest: Term,
     machine: Option<Sequencer>,
 }

@@ -12,8 +12,8 @@ impl Unit {
     /// Executes a request for the record of a log whose home this unit is.
     pub fn record(&mut self, to: ReplyTo, request: RecordRequest, out: &mut UnitEffects) {
         let reply = match self.decide_record(request) {
-            Ok(Step::Reply(reply)) => reply,
-            Ok(Step::Change(name, entry)) => {
+            Ok(RecordStep::Reply(reply)) => reply,
+            Ok(RecordStep::Change(name, entry)) => {
                 let before = self.state.records().get(&name).cloned();
                 self.last_record = self.push(entry, out);
                 let now = self.state.records().get(&name).cloned();
@@ -33,12 +33,12 @@ impl Unit {
         out.records.push(Delivery { to, after, reply });
     }
 
-    fn decide_record(&self, request: RecordRequest) -> Result<Step, RecordRefusal> {
+    fn decide_record(&self, request: RecordRequest) -> Result<RecordStep, RecordRefusal> {
         match request {
             RecordRequest::Create { name, options } => self.create(name, options),
             RecordRequest::View { name } => {
                 let record = self.find(&name)?.clone();
-                Ok(Step::reply(record))
+                Ok(RecordStep::reply(record))
             }
             RecordRequest::Lead {
                 name,
@@ -62,7 +62,7 @@ impl Unit {
             RecordRequest::Delete { name } => {
                 self.find(&name)?;
                 let entry = Entry::Delete { name: name.clone() };
-                Ok(Step::Change(name, entry))
+                Ok(RecordStep::Change(name, entry))
             }
             RecordRequest::List { after, limit } => Ok(self.list(after, limit)),
         }
@@ -82,7 +82,7 @@ impl Unit {
         }
     }
 
-    fn create(&self, name: String, options: LogOptions) -> Result<Step, RecordRefusal> {
+    fn create(&self, name: String, options: LogOptions) -> Result<RecordStep, RecordRefusal> {
         if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !options.is_valid() {
             return Err(RecordRefusal::Invalid);
         }
@@ -97,7 +97,7 @@ impl Unit {
             log,
             options,
         };
-        Ok(Step::Change(name, entry))
+        Ok(RecordStep::Change(name, entry))
     }
 
     fn lead(
@@ -106,7 +106,7 @@ impl Unit {
         (log, from): (LogId, Term),
         sequencer: SequencerId,
         added: Vec<UnitId>,
-    ) -> Result<Step, RecordRefusal> {
+    ) -> Result<RecordStep, RecordRefusal> {
         let record = self.find_log(&name, log)?;
         let term = from.next();
         let again = record
@@ -114,7 +114,7 @@ impl Unit {
             .as_ref()
             .is_some_and(|l| (l.term, l.sequencer) == (term, sequencer) && l.added == added);
         if again {
-            return Ok(Step::reply(record.clone()));
+            return Ok(RecordStep::reply(record.clone()));
         }
         if record.term() != from {
             return Err(moved(record));
@@ -131,7 +131,7 @@ impl Unit {
             sequencer,
             added,
         };
-        Ok(Step::Change(name, entry))
+        Ok(RecordStep::Change(name, entry))
     }
 
     fn open(
@@ -139,7 +139,7 @@ impl Unit {
         name: String,
         (log, term): (LogId, Term),
         start: Position,
-    ) -> Result<Step, RecordRefusal> {
+    ) -> Result<RecordStep, RecordRefusal> {
         let record = self.find_log(&name, log)?;
         let committed = record.lead.as_ref().is_some_and(|lead| lead.term == term);
         if committed {
@@ -148,10 +148,10 @@ impl Unit {
                 term,
                 start,
             };
-            return Ok(Step::Change(name, entry));
+            return Ok(RecordStep::Change(name, entry));
         }
         match record.view.term == term {
-            true => Ok(Step::reply(record.clone())),
+            true => Ok(RecordStep::reply(record.clone())),
             false => Err(moved(record)),
         }
     }
@@ -161,22 +161,22 @@ impl Unit {
         name: String,
         (log, term): (LogId, Term),
         position: Position,
-    ) -> Result<Step, RecordRefusal> {
+    ) -> Result<RecordStep, RecordRefusal> {
         let record = self.find_log(&name, log)?;
         if record.view.term != term {
             return Err(moved(record));
         }
         if position <= record.view.trim {
-            return Ok(Step::reply(record.clone()));
+            return Ok(RecordStep::reply(record.clone()));
         }
         let entry = Entry::RecordTrim {
             name: name.clone(),
             position,
         };
-        Ok(Step::Change(name, entry))
+        Ok(RecordStep::Change(name, entry))
     }
 
-    fn list(&self, after: String, limit: u32) -> Step {
+    fn list(&self, after: String, limit: u32) -> RecordStep {
         use std::ops::Bound::{Excluded, Unbounded};
         let after = match after.is_empty() {
             true => Unbounded,
@@ -185,7 +185,7 @@ impl Unit {
         let names = self.state.records().range((after, Unbounded));
         let names = names.map(|(name, _)| name.clone());
         let limit = limit.min(NAMES_MAX) as usize;
-        Step::Reply(RecordReply::Names(names.take(limit).collect()))
+        RecordStep::Reply(RecordReply::Names(names.take(limit).collect()))
     }
 }
 
@@ -194,16 +194,16 @@ fn moved(record: &LogRecord) -> RecordRefusal {
 }
 
 /// The decision on a request.
-enum Step {
+enum RecordStep {
     /// Nothing changes.
     Reply(RecordReply),
     /// The record of the name changes.
     Change(String, Entry),
 }
 
-impl Step {
-    fn reply(record: LogRecord) -> Step {
-        Step::Reply(RecordReply::Record(Box::new(record)))
+impl RecordStep {
+    fn reply(record: LogRecord) -> RecordStep {
+        RecordStep::Reply(RecordReply::Record(Box::new(record)))
     }
 }
 

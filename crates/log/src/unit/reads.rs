@@ -59,7 +59,7 @@ impl Unit {
             *after = self.settled_at(log, asked.position);
             return found;
         }
-        // A position below the start that its owner lacks is junk: said only to one who knows the unit's own term, for others may
+        // A position below the start that its owner lacks is junk: answered only to one who knows the unit's own term, for others may
         // have asked a wrong owner (rule 5).
         let start = match asked.term == share.term {
             true => Some(asked.start),

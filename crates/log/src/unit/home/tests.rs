@@ -84,7 +84,13 @@ fn a_record_changes_by_compare_and_set_and_its_number_is_never_used_again() {
         moved,
         RecordReply::Refused(RecordRefusal::Moved(_))
     ));
+}
+
+#[test]
+fn names_are_listed_in_order_in_parts() {
+    let mut unit = Unit::new(UnitState::new(GroupId(2)), UnitLimits::default());
     record(&mut unit, create("b"));
+    record(&mut unit, create("a"));
     let list = |after: &str| RecordRequest::List {
         after: after.into(),
         limit: 1,
