@@ -14,3 +14,6 @@ pub use read_ops::*;
 pub use reader::LogReader;
 pub use scan::LogScan;
 pub use stream::StreamWalk;
+
+#[cfg(test)]
+mod tests;

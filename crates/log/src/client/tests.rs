@@ -1,0 +1,261 @@
+//! A client by itself: the requests that it sends, its bounds and its deadlines.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use staves_model::{ClientId, GroupId, Incarnation, NodeId, Time};
+
+use super::*;
+use crate::message::*;
+use crate::types::*;
+
+const SEQUENCER: SequencerId = SequencerId {
+    node: NodeId(1),
+    incarnation: Incarnation(1),
+};
+
+fn view(mode: AppendMode, term: u64) -> LogView {
+    let units = [1, 2, 3].map(GroupId);
+    LogView {
+        log: LogId(5),
+        options: LogOptions::of(mode),
+        term: Term(term),
+        sequencer: Some(SEQUENCER),
+        start: 0,
+        projection: Projection::default().grown(0, &units).into(),
+        trim: 0,
+    }
+}
+
+struct TestAppender {
+    appender: Appender,
+    now: Time,
+    out: AppenderEffects,
+}
+
+impl TestAppender {
+    fn new(mode: AppendMode) -> TestAppender {
+        let limits = AppendLimits {
+            in_flight_max: 2,
+            ..AppendLimits::default()
+        };
+        TestAppender {
+            appender: Appender::new(ClientId(3), 7, view(mode, 1), limits),
+            now: Time::from_millis(1),
+            out: AppenderEffects::default(),
+        }
+    }
+
+    fn step(&mut self, event: AppenderEvent) {
+        self.appender.step(self.now, event, &mut self.out);
+    }
+
+    fn append(&mut self, op: u64, bytes: usize) {
+        let records = Records::one(vec![7; bytes].into());
+        let tags = Vec::new();
+        self.step(AppenderEvent::Append { op, records, tags });
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.now = self.now + Duration::from_millis(ms);
+        self.step(AppenderEvent::Tick);
+    }
+
+    /// The units that data went to, the appends that the sequencer was asked for, and their mark.
+    fn sent(&mut self) -> (Vec<u32>, Vec<(u32, Low)>) {
+        let units = std::mem::take(&mut self.out.units);
+        let parked = units.iter().filter(|u| matches!(u.1.op, UnitOp::Park(_)));
+        let parked = parked.map(|(unit, _)| unit.0).collect();
+        let asked = std::mem::take(&mut self.out.sequencers);
+        let asked = asked
+            .into_iter()
+            .filter_map(|(_, request)| match request.op {
+                SequencerOp::Seq { id, low, .. } => Some((id.seq, low)),
+                _ => None,
+            });
+        (parked, asked.collect())
+    }
+
+    fn sequencer(&mut self, answer: SequencerAnswer) {
+        let log = LogId(5);
+        self.step(AppenderEvent::Sequencer(SequencerReply { log, answer }));
+    }
+
+    fn unit(&mut self, answer: UnitAnswer) {
+        let log = LogId(5);
+        self.step(AppenderEvent::Unit(UnitReply { log, answer }));
+    }
+}
+
+fn id(seq: u32) -> AppendId {
+    AppendId {
+        client: ClientId(3),
+        incarnation: 7,
+        seq,
+    }
+}
+
+#[test]
+fn l2_data_and_request_leave_at_once_and_large_data_alone() {
+    let mut test = TestAppender::new(AppendMode::Bind);
+    test.append(1, 100);
+    let (parked, asked) = test.sent();
+    assert_eq!((parked.len(), asked), (1, vec![(0, id(0).mark())]));
+    test.append(2, 33 << 10);
+    let (parked, asked) = test.sent();
+    assert_eq!((parked.len(), asked), (1, vec![]));
+    // By token the data waits for it.
+    let mut test = TestAppender::new(AppendMode::Corfu);
+    test.append(1, 100);
+    assert!(test.out.units.is_empty());
+    test.sequencer(SequencerAnswer::Token {
+        term: TermStart {
+            term: Term(1),
+            start: 0,
+            sequencer: SEQUENCER,
+        },
+        binding: Binding {
+            position: 4,
+            count: 1,
+            id: Some(id(0)),
+            links: Vec::new(),
+        },
+    });
+    let (unit, request) = test.out.units.pop().expect("a write");
+    assert_eq!(unit, GroupId(2), "the owner of position 4");
+    assert!(matches!(request.op, UnitOp::Write { .. }));
+}
+
+#[test]
+fn a_retry_keeps_its_id_and_its_data_follows_the_binding() {
+    let mut test = TestAppender::new(AppendMode::Bind);
+    test.append(1, 100);
+    let first = test.sent().0[0];
+    test.wait(500);
+    assert_eq!(test.sent().1, [(0, id(0).mark())], "the same append");
+    let unit = GroupId(first % 3 + 1);
+    let position = 9;
+    let bound = SequencerAnswer::Bound {
+        id: id(0),
+        position,
+        unit,
+    };
+    test.sequencer(bound);
+    assert_eq!(test.sent(), (vec![unit.0], vec![]));
+    assert!(
+        test.out.done.is_empty(),
+        "the sequencer's word is no acknowledgement"
+    );
+    let ack = UnitAnswer::Ack {
+        id: id(0),
+        position,
+        count: 1,
+    };
+    test.unit(ack.clone());
+    test.unit(ack);
+    let appended = Appended {
+        id: id(0),
+        position,
+        count: 1,
+    };
+    assert_eq!(test.out.done, [(1, Ok(appended))]);
+}
+
+#[test]
+fn appends_are_bounded_and_given_up_below_the_mark() {
+    let mut test = TestAppender::new(AppendMode::Bind);
+    for op in 1..=3 {
+        test.append(op, 100);
+    }
+    assert_eq!(test.out.done, [(3, Err(AppendError::Busy))]);
+    let records = Records {
+        lens: vec![1, 1],
+        bytes: Bytes::from_static(b"abc"),
+    };
+    let tags = Vec::new();
+    let op = 4;
+    test.step(AppenderEvent::Append { op, records, tags });
+    assert_eq!(test.out.done[1], (4, Err(AppendError::Invalid)));
+    test.wait(10_000);
+    let timeouts = [
+        (1, Err(AppendError::Timeout)),
+        (2, Err(AppendError::Timeout)),
+    ];
+    assert_eq!(test.out.done[2..], timeouts);
+    assert_eq!(
+        test.appender.low(),
+        id(2).mark(),
+        "what was given up is refused"
+    );
+    // Both of a late answer's appends are gone.
+    test.unit(UnitAnswer::Abandoned { id: id(0) });
+    assert_eq!(test.out.done.len(), 4);
+}
+
+#[test]
+fn a_new_term_sends_what_is_in_flight_anew() {
+    let mut test = TestAppender::new(AppendMode::Bind);
+    test.append(1, 100);
+    test.sent();
+    test.unit(UnitAnswer::Stale { term: Term(2) });
+    assert!(test.out.view_wanted);
+    test.step(AppenderEvent::View(Box::new(view(AppendMode::Bind, 2))));
+    assert_eq!(test.sent().1, [(0, id(0).mark())]);
+    test.step(AppenderEvent::View(Box::new(view(AppendMode::Bind, 1))));
+    assert_eq!(test.appender.view().term, Term(2), "it never goes back");
+}
+
+#[test]
+fn l5_a_reader_brings_the_sequencers_word_and_never_passes_what_is_undecided() {
+    let (log, now) = (LogId(5), Time::from_millis(1));
+    let limits = ReadLimits::default();
+    let mut reader = LogReader::new(view(AppendMode::Corfu, 1), limits.clone());
+    let mut out = ReaderEffects::default();
+    reader.step(now, ReaderEvent::Begin(1, ReadOp::Read(4)), &mut out);
+    assert_eq!(out.units.pop().map(|(_, unit, _)| unit), Some(GroupId(2)));
+    let slot = |slot| {
+        let answer = UnitAnswer::Slot {
+            position: 4,
+            slot,
+            stale: None,
+        };
+        ReaderEvent::Unit(1, UnitReply { log, answer })
+    };
+    reader.step(now, slot(SlotAnswer::Unwritten), &mut out);
+    assert!(out.done.is_empty());
+    let asked = out.sequencers.pop().map(|(_, _, request)| request.op);
+    assert_eq!(asked, Some(SequencerOp::Where { position: 4 }));
+    let binding = Binding {
+        position: 4,
+        count: 1,
+        id: Some(id(0)),
+        links: Vec::new(),
+    };
+    let term = TermStart {
+        term: Term(1),
+        start: 0,
+        sequencer: SEQUENCER,
+    };
+    let answer = SequencerAnswer::Word {
+        term,
+        position: 4,
+        word: PositionWord::Open {
+            unit: GroupId(2),
+            binding: binding.clone(),
+        },
+    };
+    let word = ReaderEvent::Sequencer(1, SequencerReply { log, answer });
+    reader.step(now, word, &mut out);
+    let (_, _, request) = out.units.pop().expect("a read with the word");
+    let brought = matches!(request.op, UnitOp::Read { word: Some((_, b)), .. } if b == binding);
+    assert!(brought);
+    reader.step(now, slot(SlotAnswer::Junk), &mut out);
+    assert_eq!(
+        out.done.pop(),
+        Some((1, Ok(ReadResult::Slot(4, SlotAnswer::Junk))))
+    );
+    // A read without an answer ends.
+    reader.step(now, ReaderEvent::Begin(2, ReadOp::Tail(None)), &mut out);
+    reader.step(now + limits.deadline, ReaderEvent::Tick, &mut out);
+    assert_eq!(out.done.pop(), Some((2, Err(ReadFailure::Timeout))));
+}
