@@ -96,6 +96,7 @@ impl Sequencer {
             let Some((since, unit)) = active.queues.oldest() else {
                 return;
             };
+            let waiting = active.queues.len();
             let room = active.open.len() + units < self.limits.window;
             if now.since(since) < self.limits.queue_wait || !room || !self.has_room() {
                 return;
@@ -106,6 +107,17 @@ impl Sequencer {
                 }
             }
             self.drain_queues(now, out);
+            // Nobody was served: the rest waits for the next tick.
+            if self.queued() == waiting {
+                return;
+            }
+        }
+    }
+
+    fn queued(&self) -> usize {
+        match &self.phase {
+            Phase::Active(active) => active.queues.len(),
+            _ => 0,
         }
     }
 

@@ -72,6 +72,12 @@ fn a_record_changes_by_compare_and_set_and_its_number_is_never_used_again() {
     };
     assert_eq!((opened.view.term, opened.view.start), (Term(2), 4));
     assert_eq!(opened.view.projection.last(), [GroupId(7)]);
+    // A term that was decided on an older record is refused.
+    let moved = record(&mut unit, lead(1, log));
+    assert!(matches!(
+        moved,
+        RecordReply::Refused(RecordRefusal::Moved(_))
+    ));
     let delete = RecordRequest::Delete { name: "a".into() };
     assert!(matches!(record(&mut unit, delete), RecordReply::Deleted(_)));
     let RecordReply::Record(second) = record(&mut unit, create("a")) else {
