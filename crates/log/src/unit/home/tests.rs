@@ -21,6 +21,10 @@ fn record(unit: &mut Unit, request: RecordRequest) -> RecordReply {
     delivery.reply
 }
 
+fn is_moved(reply: &RecordReply) -> bool {
+    matches!(reply, RecordReply::Refused(RecordRefusal::Moved(_)))
+}
+
 fn create(name: &str) -> RecordRequest {
     RecordRequest::Create {
         name: name.into(),
@@ -63,10 +67,7 @@ fn a_record_changes_by_compare_and_set_and_its_number_is_never_used_again() {
         start: 4,
     };
     let moved = record(&mut unit, open(1));
-    assert!(matches!(
-        moved,
-        RecordReply::Refused(RecordRefusal::Moved(_))
-    ));
+    assert!(is_moved(&moved));
     let RecordReply::Record(opened) = record(&mut unit, open(2)) else {
         panic!("not opened");
     };
@@ -74,10 +75,7 @@ fn a_record_changes_by_compare_and_set_and_its_number_is_never_used_again() {
     assert_eq!(opened.view.projection.last(), [GroupId(7)]);
     // A term that was decided on an older record is refused.
     let moved = record(&mut unit, lead(1, log));
-    assert!(matches!(
-        moved,
-        RecordReply::Refused(RecordRefusal::Moved(_))
-    ));
+    assert!(is_moved(&moved));
     let delete = RecordRequest::Delete { name: "a".into() };
     assert!(matches!(record(&mut unit, delete), RecordReply::Deleted(_)));
     let RecordReply::Record(second) = record(&mut unit, create("a")) else {
@@ -86,10 +84,7 @@ fn a_record_changes_by_compare_and_set_and_its_number_is_never_used_again() {
     assert_ne!(second.view.log, log);
     assert_eq!(second.view.log.home(), GroupId(2));
     let moved = record(&mut unit, lead(0, log));
-    assert!(matches!(
-        moved,
-        RecordReply::Refused(RecordRefusal::Moved(_))
-    ));
+    assert!(is_moved(&moved));
 }
 
 #[test]
