@@ -254,16 +254,25 @@ impl Saver<'_> {
     }
 }
 
-/// If there is no room for pages, all goes on without: they count as changed, and the journal keeps what they lack. Other errors are the
-/// disk's.
+/// If there is no room for pages, all goes on without: they count as changed, and the journal keeps what they lack. One that was written again while it
+/// was saved is saved the next time. Other errors are the disk's.
 fn note(outcome: Result<(), SaveError>) -> Result<(), String> {
     match outcome {
+        Err(SaveError::Pages { group, error }) if is_written_again(&error) => {
+            tracing::debug!(%group, %error, "a page was written again while it was saved");
+            Ok(())
+        }
         Err(SaveError::Pages { group, error }) if !matches!(error, PageFileError::Failed(_)) => {
             tracing::warn!(%group, %error, "pages cannot be saved now");
             Ok(())
         }
         outcome => outcome.map_err(|error| error.to_string()),
     }
+}
+
+/// True if the journal has let go of the version of a page that was to be saved: a newer one is in its place.
+fn is_written_again(error: &PageFileError) -> bool {
+    matches!(error, PageFileError::NotHeld { .. })
 }
 
 /// Bytes of the ring that hold records.
@@ -302,5 +311,27 @@ impl SaveDriver for Saver<'_> {
 
     fn table(&self) -> &dyn Device {
         &self.disk.table
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: pages that were overwritten while they were saved were warned of as ones without room.
+    #[test]
+    fn a_page_that_was_written_again_is_no_lack_of_room() {
+        let (group, page) = (7, 3);
+        assert!(is_written_again(&PageFileError::NotHeld { group, page }));
+        let failed = PageFileError::Failed("a sync".into());
+        assert!(!is_written_again(&failed));
+        let pages = |error| {
+            Err(SaveError::Pages {
+                group: GroupId(group),
+                error,
+            })
+        };
+        assert_eq!(note(pages(PageFileError::NotHeld { group, page })), Ok(()));
+        assert!(note(pages(failed)).is_err());
     }
 }
