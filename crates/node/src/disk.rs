@@ -22,7 +22,7 @@ use staves_disk::{Committer, Device, FileDevice, Journal, JournalError, RecordBy
 use staves_durable::{DiskFiles, DiskStore, room_of};
 use staves_group::{DiskRoom, KeptPage, RecoveredMember};
 use staves_model::{GroupId, PAGE_BYTES};
-use staves_store::{Arena, Residency};
+use staves_store::{Arena, EXTENT_BYTES, Extent, Residency};
 use staves_wire::group::MemberRecord;
 use tokio::sync::Notify;
 
@@ -63,6 +63,8 @@ pub(crate) struct NodeDisk {
     pub(crate) residency: Arc<Residency>,
     /// The address space of those.
     pub(crate) arena: Arc<Arena>,
+    /// The extent of it for which the disk has not all places.
+    _partial: Vec<Extent>,
     folder: PathBuf,
     /// The group whose member let pages go last.
     pub(crate) hand: AtomicU32,
@@ -123,9 +125,15 @@ impl NodeDisk {
         for group in opened.hold(&arena) {
             tracing::warn!(%group, disk = %folder.display(), "the disk has less room than what is on it needs");
         }
+        // The arena ends with a whole extent, the disk's places perhaps within it: nobody gets that one, unless what is there needs it.
+        let mut partial = Vec::new();
+        if !page_bytes.is_multiple_of(EXTENT_BYTES as u64) {
+            arena.take(1, &mut partial);
+        }
         let disk = NodeDisk {
             residency,
             arena,
+            _partial: partial,
             folder,
             hand: AtomicU32::new(0),
             store: Mutex::new(opened.store),
@@ -167,6 +175,12 @@ impl NodeDisk {
     /// Its folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Bytes that its members have reserved.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        let free = u64::from(self.arena.free_extents()) * EXTENT_BYTES as u64;
+        self.page_bytes.saturating_sub(free)
     }
 
     /// Extents that its members may still reserve.

@@ -424,12 +424,10 @@ impl Host {
         }
     }
 
-    /// Extents that the disks have for a pool, behind those of pools that are older: a page that was written always has its place.
-    fn disk_extents(&self, pool: &Pool, map: &ClusterMap) -> u32 {
-        let on_disk = |other: &&Pool| other.medium == Medium::Disk && other.id < pool.id;
-        let taken = map.pools.values().filter(on_disk);
-        let taken: u64 = taken.map(|other| other.node_budget_bytes).sum();
-        let extents = self.disks.page_bytes().saturating_sub(taken) / EXTENT_BYTES as u64;
+    /// Extents that the disks have for all pools on them. Pools share these by use, as those in memory share the node's: each disk's arena has no more
+    /// than the disk has places for, so that a page that was written always has its place.
+    fn disk_extents(&self) -> u32 {
+        let extents = self.disks.page_bytes() / EXTENT_BYTES as u64;
         u32::try_from(extents).unwrap_or(u32::MAX)
     }
 
@@ -438,7 +436,7 @@ impl Host {
         let extents = u32::try_from(extents).unwrap_or(u32::MAX);
         let extents = match pool.medium {
             Medium::Ram => extents,
-            Medium::Disk => extents.min(self.disk_extents(pool, map)),
+            Medium::Disk => extents.min(self.disk_extents()),
         };
         let budget = match old.pools.get(&pool.id) {
             Some(known) => {
@@ -782,3 +780,6 @@ async fn bring_own_messages(host: Arc<Host>) {
         tokio::task::yield_now().await;
     }
 }
+
+#[cfg(test)]
+mod tests;

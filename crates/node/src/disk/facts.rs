@@ -48,6 +48,8 @@ pub struct DiskFacts {
     pub bytes: u64,
     /// Bytes of pages that it keeps, without those that are zero.
     pub used_bytes: u64,
+    /// Bytes of it that its buckets have reserved, for pages that they have and for the next ones: what is left of `bytes` is for all pools on it.
+    pub reserved_bytes: u64,
     /// Bytes of pages that may be in memory, of all disks of the node.
     pub memory_bytes: u64,
     /// Bytes of pages that are, of all disks.
@@ -81,6 +83,7 @@ impl DiskFacts {
             buckets: sum(|disk| disk.buckets),
             bytes: sum(|disk| disk.bytes),
             used_bytes: sum(|disk| disk.used_bytes),
+            reserved_bytes: sum(|disk| disk.reserved_bytes),
             memory_bytes: most(|disk| disk.memory_bytes),
             in_memory_bytes: most(|disk| disk.in_memory_bytes),
             page_reads: most(|disk| disk.page_reads),
@@ -124,6 +127,7 @@ impl NodeDisk {
         DiskFacts {
             bytes: self.page_bytes,
             used_bytes: u64::from(used) * PAGE_BYTES as u64,
+            reserved_bytes: self.reserved_bytes(),
             memory_bytes: self.residency.max() * PAGE_BYTES as u64,
             in_memory_bytes: self.residency.pages() * PAGE_BYTES as u64,
             page_reads: self.residency.reads(),

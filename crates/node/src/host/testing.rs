@@ -17,7 +17,7 @@ use super::Host;
 use super::services::SERVICES;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::disks::StartedDisks;
+use crate::disks::{Disks, StartedDisks};
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::witness::Witness;
 
@@ -37,6 +37,12 @@ pub(crate) fn host(lease: Duration) -> Arc<Host> {
 
 /// The same, and that directory.
 pub(crate) fn host_and_directory(lease: Duration) -> (Arc<Host>, Directory) {
+    let disks = StartedDisks::open(None, 0, 0).expect("none").disks;
+    host_with_disks(lease, disks)
+}
+
+/// The same, with disks.
+pub(super) fn host_with_disks(lease: Duration, disks: Arc<Disks>) -> (Arc<Host>, Directory) {
     let mut map = testing::cluster_with_pool(1, "1+0", 1);
     let (group, epoch) = (GroupId(1), Epoch(1));
     let life = Life {
@@ -57,7 +63,7 @@ pub(crate) fn host_and_directory(lease: Duration) -> (Arc<Host>, Directory) {
         peers,
         options,
         SERVICES.to_vec(),
-        StartedDisks::open(None, 0, 0).expect("none").disks,
+        disks,
     ));
     let facts = testing::node_facts("n1", 1 << 30);
     let directory = Directory::open(staves_directory::Options::new(facts), Arc::new(Alone));
