@@ -204,6 +204,19 @@ impl Disks {
         sound.map(|disk| disk.page_bytes()).sum()
     }
 
+    /// Bytes of pages of those that buckets may come to: neither failed nor to be emptied. Where all are to be emptied, of all: a member has its place all the same.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        let open = self.open.read();
+        let homes = open.iter().filter(|disk| disk.is_home());
+        match homes.map(|disk| disk.page_bytes()).sum() {
+            0 => {
+                drop(open);
+                self.page_bytes()
+            }
+            bytes => bytes,
+        }
+    }
+
     /// The disk of a group's member, or one for a new member: that with the most room for each bucket; one that is to be emptied only if there is no other. `None` if there is no
     /// such disk, or a former member was given up and the directory does not know yet.
     pub(crate) fn place(&self, group: GroupId) -> Option<Arc<NodeDisk>> {

@@ -285,7 +285,7 @@ pub(crate) fn directory_options(
             resp: told.resp.to_string(),
             admin: told.admin.to_string(),
             memory_bytes: config.memory.0,
-            disk_bytes: disks.map_or(0, |started| started.disks.page_bytes()),
+            disk_bytes: disks.map_or(0, |started| started.disks.room_bytes()),
         },
         claims: disks.map_or_else(Vec::new, |started| started.claims.clone()),
         claims_of: disks.and_then(|started| started.owner),

@@ -64,6 +64,23 @@ fn a_new_member_comes_to_the_disk_with_the_most_room_that_is_not_emptied() {
     );
 }
 
+/// Regression: a disk that was drained counted as room that the node has.
+#[test]
+fn disks_that_are_emptied_are_no_room() {
+    let data = tempfile::tempdir().expect("a folder");
+    let disks = two(data.path());
+    let all = disks.page_bytes();
+    assert_eq!(disks.room_bytes(), all);
+    for disk in disks.open_ones() {
+        disk.set_draining(true);
+        assert_eq!(disks.room_bytes(), all - disk.page_bytes());
+        disk.set_draining(false);
+    }
+    let open = disks.open_ones();
+    open.iter().for_each(|disk| disk.set_draining(true));
+    assert_eq!(disks.room_bytes(), all, "where else should members be?");
+}
+
 #[test]
 fn a_member_that_was_given_up_has_no_place_until_the_directory_knows() {
     let data = tempfile::tempdir().expect("a folder");

@@ -226,7 +226,7 @@ impl Host {
         let map = &routes.map;
         let (node, incarnation) = (self.life.node, self.life.incarnation);
         let entry = map.nodes.get(&node)?;
-        let disk_bytes = self.disks.page_bytes();
+        let disk_bytes = self.disks.room_bytes();
         let gone: BTreeMap<GroupId, Epoch> = self.disks.given_up();
         let gone = gone.keys().filter_map(|id| map.groups.get(id));
         let gone: Vec<(GroupId, Epoch)> = gone.map(|group| (group.id, group.epoch)).collect();
