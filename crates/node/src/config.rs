@@ -528,13 +528,26 @@ impl Config {
         bound: Option<SocketAddr>,
         native: &Endpoint,
     ) -> Option<String> {
-        let (asked, port) = (self.nbd.as_ref()?, bound?.port());
+        Some(self.door_address(self.nbd.as_ref()?, bound?, native))
+    }
+
+    /// The same of gRPC.
+    pub(crate) fn grpc_address(
+        &self,
+        bound: Option<SocketAddr>,
+        native: &Endpoint,
+    ) -> Option<String> {
+        Some(self.door_address(self.grpc.as_ref()?, bound?, native))
+    }
+
+    fn door_address(&self, asked: &Endpoint, bound: SocketAddr, native: &Endpoint) -> String {
+        let port = bound.port();
         let host = self.advertise.host.as_ref().unwrap_or(&asked.host);
         let host = match is_wildcard(host) {
             true => native.host.clone(),
             false => host.clone(),
         };
-        Some(Endpoint { host, port }.to_string())
+        Endpoint { host, port }.to_string()
     }
 }
 

@@ -14,13 +14,14 @@ mod numbers;
 mod room;
 mod sides;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use staves_directory::{Directory, DirectoryError, Proposal};
 use staves_model::policy::{self, StopUnjudged};
-use staves_model::{Change, NodeId, ServiceId};
+use staves_model::{Change, NodeId, NodeState, PoolId, ServiceId};
 use staves_net::{Handler, NetError, PeerInfo, Reply};
 use staves_wire::admin::NodeTarget;
 use staves_wire::directory::{Propose, Proposed, RaftAnswer, Report};
@@ -213,13 +214,30 @@ async fn must_stay(running: &Running, patience: Duration) -> Option<String> {
         return None;
     }
     match running.directory.may_stop(patience.mul_f32(0.7)).await {
-        Ok(refusal) => refusal,
+        Ok(refusal) => refusal.filter(|_| !loses_nothing_alone(running)),
         Err(error) => {
             tracing::warn!(%error, "asked to stop, and no leader says whether it may");
             let map = running.directory.map().borrow().clone();
             StopUnjudged::of(&map, me).map(|stop| stop.to_string())
         }
     }
+}
+
+/// True if no other node is up and each group that would be lost with this one is of a cache without keys, as the pool of a new cluster is.
+fn loses_nothing_alone(running: &Running) -> bool {
+    let map = running.directory.map().borrow().clone();
+    let me = running.host.life.node;
+    let is_other = |node: &&staves_model::Node| node.id != me && node.state == NodeState::Up;
+    if map.nodes.values().any(|node| is_other(&node)) {
+        return false;
+    }
+    let broken = map.after_stop(me, |_| false).broken;
+    let pools: BTreeSet<PoolId> = broken
+        .iter()
+        .filter_map(|id| Some(map.groups.get(id)?.pool))
+        .collect();
+    let is_empty = |id| running.host.is_empty_cache(&map, id);
+    !pools.is_empty() && pools.into_iter().all(is_empty)
 }
 
 fn drain(running: &Arc<Running>, node: NodeId, on: bool, reply: Reply) {

@@ -144,6 +144,7 @@ impl Node {
             in_flight,
             resp_port: addresses.resp.port(),
             nbd_address: config.nbd_address(addresses.nbd, &told.native),
+            grpc_address: config.grpc_address(addresses.grpc, &told.native),
         };
         let now = Running::new(
             &config,
@@ -166,7 +167,7 @@ impl Node {
         phase.send_replace(Phase::Open);
         tracing::info!(
             node = %life.node, native = %told.native, resp = %told.resp, admin = %told.admin,
-            "serving"
+            nbd = now.nbd_address.as_deref(), grpc = now.grpc_address.as_deref(), "serving"
         );
         let votes = now.directory.status().voters.contains(&life.node);
         let trusts = start::trusts(&config, addresses.native);
@@ -363,10 +364,11 @@ impl Running {
             files,
             directory: directory.clone(),
             witness,
-            unopened: Mutex::default(),
+            late: Mutex::default(),
             door: doors.resp,
             nbd: doors.nbd,
             nbd_address: doors.nbd_address,
+            grpc_address: doors.grpc_address,
             grpc: doors.grpc,
             volumes: ServedVolumes::default(),
             refused: doors.refused,

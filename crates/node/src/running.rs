@@ -10,6 +10,7 @@ use staves_directory::Directory;
 use staves_model::{ClusterMap, NodeId, NodeState, PoolId};
 use staves_net::{InFlight, NetError, RefusedConnections};
 use staves_resp::{Brief, ClientFacts, Facts, Redirect, ServerInfo};
+use staves_store::EXTENT_BYTES;
 use staves_wire::cache::CacheStats;
 use staves_wire::service::{Answer, PoolRef};
 use staves_wire::{ErrorCode, Message};
@@ -22,7 +23,8 @@ use crate::gate::Gates;
 use crate::host::Host;
 use crate::native::maps::MapAnswers;
 use crate::status::{
-    DirectoryFacts, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport, UnopenedGroups,
+    DirectoryFacts, DownNodes, FirstPool, NodeFacts, PoolFacts, SilentNode, StatusReport,
+    UnopenedGroups,
 };
 use crate::volumes::ServedVolumes;
 use crate::volumes::places::VolumeDoorState;
@@ -47,6 +49,7 @@ pub(crate) struct OpenDoors {
     pub(crate) resp_port: u16,
     /// The address of NBD that clients are given, if it is served.
     pub(crate) nbd_address: Option<String>,
+    pub(crate) grpc_address: Option<String>,
 }
 
 /// The state that all parts of a running node share.
@@ -55,10 +58,12 @@ pub(crate) struct Running {
     pub(crate) files: Arc<Files>,
     pub(crate) directory: Directory,
     pub(crate) witness: Witness,
-    pub(crate) unopened: Mutex<UnopenedGroups>,
+    /// Groups that do not open and nodes that are down, each since when.
+    pub(crate) late: Mutex<(UnopenedGroups, DownNodes)>,
     pub(crate) door: Arc<DoorState>,
     pub(crate) nbd: Arc<VolumeDoorState>,
     pub(crate) nbd_address: Option<String>,
+    pub(crate) grpc_address: Option<String>,
     pub(crate) grpc: Arc<VolumeDoorState>,
     /// The volumes that were opened here, at both of these doors.
     pub(crate) volumes: ServedVolumes,
@@ -131,7 +136,11 @@ impl Running {
 
     /// Takes in a map. Called by one task only.
     pub(crate) fn follow(&self, map: &Arc<ClusterMap>) {
-        self.unopened.lock().follow(map, Instant::now());
+        let now = Instant::now();
+        let term = self.directory.status().term;
+        let (unopened, down) = &mut *self.late.lock();
+        unopened.follow(map, now);
+        down.follow(map, term, now);
         self.files.follow(map);
         self.host.follow(map.clone());
     }
@@ -164,6 +173,7 @@ impl Running {
             node: node.0,
             ms: time.as_millis() as u64,
         };
+        let (unopened, down) = &mut *self.late.lock();
         DirectoryFacts {
             leader: status.leader.map(|n| n.0).filter(|_| !silent),
             voters: status.voters.iter().map(|n| n.0).collect(),
@@ -174,7 +184,8 @@ impl Running {
                 .into_iter()
                 .map(silent_for)
                 .collect(),
-            unopened: self.unopened.lock().overdue(Instant::now()),
+            unopened: unopened.overdue(Instant::now()),
+            down: down.all(status.term, Instant::now()),
         }
     }
 
@@ -196,6 +207,7 @@ impl Running {
                 budget_bytes,
                 dense_buckets: figures.dense_buckets(),
                 lacking_buckets: figures.lacking_buckets,
+                lacking_bytes: u64::from(figures.lacked_extents) * EXTENT_BYTES as u64,
             }
         });
         pools.collect()
@@ -233,6 +245,7 @@ impl Running {
             pools: self.pool_facts(),
             disks: host.disks().facts(),
             nbd: self.nbd_address.clone(),
+            grpc: self.grpc_address.clone(),
         }
     }
 

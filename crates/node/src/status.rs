@@ -14,23 +14,27 @@
 //! the directory has a leader. A node that is drained on request is only mentioned, as long as another may hold buckets. What is not answered, or lost, makes it [`State::Critical`].
 
 pub mod disks;
+mod down;
 mod names;
+mod rebuild;
+mod room;
 mod sentence;
 mod unheard;
 mod unopened;
 mod waits;
 mod warnings;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 pub use staves_files_server::{AgainFacts, AwayFacts, LackFacts, UseFacts};
 use staves_model::policy::{NodeUsage, Usage, drain_waits_for};
 use staves_model::{
-    ClusterMap, Group, GroupId, Holdings, Member, Node, NodeId, NodeState, Pool, whole_buckets,
+    ClusterMap, Group, GroupId, Holdings, Medium, Member, Node, NodeId, NodeState, Pool,
+    whole_buckets,
 };
-use staves_store::EXTENT_BYTES;
 
+pub(crate) use self::down::DownNodes;
 pub use self::names::full_name;
 pub use self::unheard::{SilentNode, UnheardNode};
 pub(crate) use self::unopened::UnopenedGroups;
@@ -107,6 +111,8 @@ pub struct NodeFacts {
     pub volumes: Vec<crate::volumes::VolumeFacts>,
     /// The address at which it serves volumes by NBD, `host:port`, if it does.
     pub nbd: Option<String>,
+    /// The address at which it serves volumes by gRPC, `host:port`, if it does.
+    pub grpc: Option<String>,
 }
 
 /// Memory that a pool takes of a node.
@@ -124,16 +130,8 @@ pub struct PoolFacts {
     pub dense_buckets: u64,
     /// Data buckets there that found no memory for a write in the last seconds, there or at their other members.
     pub lacking_buckets: u64,
-}
-
-impl NodeFacts {
-    /// True if no bucket of the pool can have more pages here, by its own budget or for want of memory. One extent may be left that none
-    /// gets: what a bucket needs is set aside at all its members, or at none.
-    fn has_no_page_left(&self, pool: &PoolFacts) -> bool {
-        let used_up =
-            |used: u64, budget: u64| budget > 0 && used + 2 * EXTENT_BYTES as u64 > budget;
-        used_up(pool.used_bytes, pool.budget_bytes) || used_up(self.used_bytes, self.budget_bytes)
-    }
+    /// The most bytes that one of these needs at each of its members; 0 if that is not known.
+    pub lacking_bytes: u64,
 }
 
 /// One node's knowledge of the directory.
@@ -150,6 +148,8 @@ pub struct DirectoryFacts {
     pub silent: Vec<SilentNode>,
     /// Groups that served, and have had no epoch that opened and stayed for more than a second: in order.
     pub unopened: Vec<u32>,
+    /// Nodes that are down, and for how long the directory has waited for what they may hold.
+    pub down: Vec<SilentNode>,
 }
 
 /// One node, as the map has it and as it reports itself.
@@ -512,7 +512,7 @@ impl StatusReport {
         let any = |count: fn(&PoolStatus) -> u32| self.pools.iter().any(|pool| count(pool) > 0);
         if any(|pool| pool.lost + pool.unanswered + pool.unwritable)
             || self.undecided().is_some()
-            || !self.full().is_empty()
+            || !room::full(self).is_empty()
         {
             State::Critical
         } else if self.cluster.is_empty()
@@ -531,41 +531,6 @@ impl StatusReport {
     /// True if no node that is up may hold buckets: all are drained.
     fn has_no_home(&self) -> bool {
         !self.nodes.iter().any(|node| node.up && !node.draining)
-    }
-
-    /// Pools that have used up their memory and need more, each with the nodes where. Pages that are taken say little by
-    /// themselves: those of deleted keys are kept for the next ones.
-    fn full(&self) -> BTreeMap<&str, Vec<&NodeStatus>> {
-        let facts = || self.nodes.iter().filter_map(|node| node.facts.as_ref());
-        let dense = |pool: &&PoolFacts| pool.dense_buckets > 0;
-        let pools = facts().flat_map(|facts| facts.pools.iter().filter(dense));
-        let dense: BTreeSet<&str> = pools.map(|pool| pool.pool.as_str()).collect();
-        let mut full: BTreeMap<&str, Vec<&NodeStatus>> = BTreeMap::new();
-        for node in self.nodes.iter().filter(|node| node.up) {
-            let pools = node.facts.iter().flat_map(|facts| {
-                let of_pool = facts.pools.iter();
-                let is_full = |pool: &&PoolFacts| {
-                    facts.has_no_page_left(pool) && dense.contains(pool.pool.as_str())
-                };
-                of_pool.filter(is_full)
-            });
-            pools.for_each(|pool| full.entry(&pool.pool).or_default().push(node));
-        }
-        self.add_lacking(&mut full);
-        full
-    }
-
-    /// Writes are refused as well while some memory is left, but not what a bucket needs at all its members at once.
-    fn add_lacking<'a>(&'a self, full: &mut BTreeMap<&'a str, Vec<&'a NodeStatus>>) {
-        let mut lacking: BTreeMap<&str, Vec<&NodeStatus>> = BTreeMap::new();
-        for node in self.nodes.iter().filter(|node| node.up) {
-            let pools = node.facts.iter().flat_map(|facts| &facts.pools);
-            let pools = pools.filter(|pool| pool.lacking_buckets > 0);
-            pools.for_each(|pool| lacking.entry(&pool.pool).or_default().push(node));
-        }
-        for (pool, nodes) in lacking {
-            full.entry(pool).or_insert(nodes);
-        }
     }
 
     /// The voters that are down or do not answer.
@@ -664,7 +629,13 @@ fn node_status(map: &ClusterMap, node: &Node, directory: &DirectoryFacts) -> Nod
 
 fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
     // Drained nodes hold nothing; those that are down are expected back until they are forgotten.
-    let homes = || map.nodes.values().filter(|node| !node.draining);
+    let has_place = |node: &&Node| pool.medium == Medium::Ram || node.disk_bytes > 0;
+    let homes = || {
+        map.nodes
+            .values()
+            .filter(|node| !node.draining)
+            .filter(has_place)
+    };
     let (m, k) = (usize::from(pool.scheme.m), usize::from(pool.scheme.k));
     let parity_on = |homes: usize| k.min(homes.saturating_sub(m)) as u8;
     let parity_possible = parity_on(homes().count());
@@ -686,7 +657,10 @@ fn pool_status(map: &ClusterMap, pool: &Pool, unopened: &[u32]) -> PoolStatus {
             condition => condition,
         };
         status.doubled += u32::from(group.listed().any(|(_, x)| x.id.is_second()));
-        status.unanswered += u32::from(late || waits::unanswered(map, group));
+        let is_unanswered = late || waits::unanswered(map, group);
+        status.unanswered += u32::from(is_unanswered);
+        // Nobody has seen that those which it could do without are there.
+        let bears = bears.map(|bears| if is_unanswered { 0 } else { bears });
         let least = tolerated.entry(condition).or_insert(Some(u8::MAX));
         *least = (*least).min(bears);
         match condition {

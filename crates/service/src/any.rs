@@ -30,8 +30,8 @@ pub trait AnyBucket: Any + Send {
     fn at_rest(&self) -> bool;
     /// True if this member may hold anything that was ever written.
     fn holds_anything(&self) -> bool;
-    /// See [`BucketContext::lacks_memory`](crate::BucketContext::lacks_memory).
-    fn lacks_memory(&self, now: Time) -> bool;
+    /// See [`BucketContext::lacked_extents`](crate::BucketContext::lacked_extents).
+    fn lacked_extents(&self, now: Time) -> u32;
     /// Adds the service's counters, each by its name.
     fn count(&self, add: &mut dyn FnMut(&'static str, u64));
     /// Submits an operation in the service's encoding, for this address; see [`Bucket::submit`]. Also the bytes
@@ -89,8 +89,8 @@ impl<S: Service> AnyBucket for Bucket<S> {
         Bucket::answers_for(self, slot)
     }
 
-    fn lacks_memory(&self, now: Time) -> bool {
-        Bucket::lacks_memory(self, now)
+    fn lacked_extents(&self, now: Time) -> u32 {
+        Bucket::lacked_extents(self, now)
     }
 
     fn set_sessions_over(&mut self, over: BTreeMap<u32, u64>) {

@@ -75,9 +75,9 @@ impl<S: Service> Bucket<S> {
         self.serves(slot) || self.chosen == Some(slot)
     }
 
-    /// See [`BucketContext::lacks_memory`].
-    pub fn lacks_memory(&self, now: Time) -> bool {
-        self.context.lacks_memory(now)
+    /// See [`BucketContext::lacked_extents`].
+    pub fn lacked_extents(&self, now: Time) -> u32 {
+        self.context.lacked_extents(now)
     }
 
     /// Sets which sessions are over, by the number of the image that they wrote to. To be called before [`Bucket::step`] with the entry of the

@@ -19,8 +19,8 @@ pub(crate) struct Reservation {
     requested: Option<Time>,
     /// The number of extents that was refused, and until when it is not requested again.
     refused: Option<(u32, Time)>,
-    /// The last time that a write found no memory.
-    lacked_at: Option<Time>,
+    /// The last time that a write found no memory, and the extents beyond those in use that it needed.
+    lacked: Option<(Time, u32)>,
 }
 
 impl Reservation {
@@ -60,7 +60,7 @@ impl BucketContext {
             return Growth::Granted;
         }
         if self.is_refused(now, need) {
-            self.reservation.lacked_at = Some(now);
+            self.note_lack(now, need);
             return Growth::Refused;
         }
         // A request is only raised until it is refused. Were it changed back and forth between two writes,
@@ -99,14 +99,24 @@ impl BucketContext {
         // A standing request would keep the members trying for what is not there.
         self.want(self.member.usable_extents().max(self.used_extents()));
         self.reservation.requested = None;
-        self.reservation.lacked_at = Some(now);
+        self.note_lack(now, need);
         Growth::Refused
     }
 
-    /// True if a write found no memory a short time ago.
-    pub fn lacks_memory(&self, now: Time) -> bool {
-        let lacked = self.reservation.lacked_at;
-        lacked.is_some_and(|at| now.since(at) < LACKS_FOR)
+    fn note_lack(&mut self, now: Time, need: u32) {
+        let more = need.saturating_sub(self.used_extents()).max(1);
+        self.reservation.lacked = Some((now, more));
+    }
+
+    /// The extents beyond those in use that a write of a short time ago did not find; 0 if there was none, or all members have reserved them since.
+    pub fn lacked_extents(&self, now: Time) -> u32 {
+        let lacked = self.reservation.lacked;
+        let lacked = lacked.filter(|(at, _)| now.since(*at) < LACKS_FOR);
+        let spare = self
+            .member
+            .usable_extents()
+            .saturating_sub(self.used_extents());
+        lacked.map_or(0, |(_, more)| if more > spare { more } else { 0 })
     }
 
     /// Asks the members for so many extents in all.

@@ -199,7 +199,7 @@ fn a_full_pool_refuses_new_chunks_and_serves_the_old() {
         assert_eq!(code(&answer), Some(ErrorCode::OutOfMemory), "{answer:?}");
         let lacks = |c: &mut Cluster| {
             let now = c.now;
-            c.bucket().lacks_memory(now)
+            c.bucket().lacked_extents(now) > 0
         };
         assert!(lacks(&mut c), "status says so");
         c.write(0, 50, b"an old chunk");

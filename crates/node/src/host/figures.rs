@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use staves_model::{Medium, PoolId};
+use staves_model::{ClusterMap, Medium, PoolId, PoolKind};
 use staves_store::EXTENT_BYTES;
 use staves_wire::cache::CacheStatsAnswer;
 
@@ -24,6 +24,8 @@ pub(crate) struct Figures {
     pub(crate) unstable: u64,
     /// Data buckets that found no memory for a write of late.
     pub(crate) lacking_buckets: u64,
+    /// The most extents that one of them needs of each member.
+    pub(crate) lacked_extents: u32,
     /// Requests that wait at a bucket.
     pub(crate) requests_waiting: u64,
     /// Pages of the buckets that are being filled.
@@ -66,7 +68,11 @@ impl Host {
                 continue;
             };
             let member = bucket.member();
-            sum.lacking_buckets += u64::from(bucket.serving() && bucket.lacks_memory(now));
+            if bucket.serving() {
+                let lacked = bucket.lacked_extents(now);
+                sum.lacking_buckets += u64::from(lacked > 0);
+                sum.lacked_extents = sum.lacked_extents.max(lacked);
+            }
             bucket.count(&mut |name, value| {
                 *sum.counters.entry(name).or_default() += value;
             });
@@ -114,6 +120,17 @@ impl Host {
             let bucket = state.bucket.as_ref();
             bucket.is_some_and(|bucket| bucket.holds_anything())
         })
+    }
+
+    /// True if a pool is a cache whose buckets are all served here, and none of them has a key.
+    pub(crate) fn is_empty_cache(&self, map: &ClusterMap, pool: PoolId) -> bool {
+        let groups = map.groups.values().filter(|group| group.pool == pool);
+        let figures = self.figures_of(Some(pool));
+        let is_cache = map
+            .pools
+            .get(&pool)
+            .is_some_and(|pool| pool.kind == PoolKind::Cache);
+        is_cache && figures.serving == groups.count() as u64 && figures.counter("cache_keys") == 0
     }
 
     /// Pages that lately came in, per second.

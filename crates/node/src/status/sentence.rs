@@ -1,9 +1,11 @@
 //! The report in one plain sentence: how it is, why, what is done about it, what may still happen.
 
+use staves_model::Medium;
+
 use super::names::full_name;
 use super::unheard::cut_links;
-use super::waits::{doubled, waits_for_copies, waits_for_disks};
-use super::{PoolStatus, State, StatusReport};
+use super::waits::{doubled, waits_for_copies, waits_for_disks, waits_for_unflushed};
+use super::{PoolStatus, State, StatusReport, rebuild, room};
 
 pub(super) fn sentence(report: &StatusReport) -> String {
     if report.cluster.is_empty() {
@@ -34,9 +36,9 @@ pub(super) fn sentence(report: &StatusReport) -> String {
             false => "every bucket has all its copies".into(),
         });
     }
-    parts.extend(full(report));
+    parts.extend(room::sentences(report));
     parts.extend(refused(report));
-    parts.extend(rebuild(report));
+    parts.extend(rebuild::rebuild(report));
     parts.extend(directory(report));
     parts.push(tolerance(report));
     format!("{head}: {}.", parts.join("; "))
@@ -174,6 +176,7 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
     let more = [
         waiting(report, pool),
         waits_for_disks(report, pool),
+        waits_for_unflushed(report, pool),
         loading(pool),
     ];
     cases.chain(more.into_iter().flatten()).collect()
@@ -188,6 +191,12 @@ fn waiting(report: &StatusReport, pool: &PoolStatus) -> Option<String> {
         n => format!(" and {n} others wait"),
     };
     let what = match first.has_nodes {
+        true if pool.medium == Medium::Disk.word() => {
+            "a node with room on its disks: add a disk or a node with one, or give the pool more room"
+        }
+        false if pool.medium == Medium::Disk.word() => {
+            "another node with a disk: add one, or bring one back that is down"
+        }
         true if cut_links(report).is_some() => {
             "a node with room that its others reach: mend the network, add one, or give the pool more memory"
         }
@@ -219,24 +228,6 @@ fn loading(pool: &PoolStatus) -> Option<String> {
     ))
 }
 
-/// The pools that have used up their memory somewhere.
-fn full(report: &StatusReport) -> Vec<String> {
-    let at = |nodes: &[&super::NodeStatus]| {
-        let names = nodes.iter().map(|node| full_name(&report.nodes, node));
-        listed(&names.collect::<Vec<_>>())
-    };
-    let text = |(name, nodes): (&str, Vec<&super::NodeStatus>)| {
-        let memory = |pool: &PoolStatus| pool.name == name && pool.kind == "memory";
-        let what = match report.pools.iter().any(memory) {
-            true => "writes to new places fail: delete a region, or give it more",
-            false => "writes fail with OOM: delete keys, or give it more",
-        };
-        let at = at(&nodes);
-        format!("pool '{name}' has used up its memory on {at} ({what})")
-    };
-    report.full().into_iter().map(text).collect()
-}
-
 /// The nodes that have refused clients in the last minute.
 fn refused(report: &StatusReport) -> Option<String> {
     let refuse = |node: &&super::NodeStatus| {
@@ -255,49 +246,6 @@ fn refused(report: &StatusReport) -> Option<String> {
             listed(&nodes)
         )
     })
-}
-
-fn rebuild(report: &StatusReport) -> Option<String> {
-    let short = report.pools.iter().any(|pool| pool.short > 0);
-    let Some(rebuild) = report.rebuild else {
-        // Nobody fills anything: either it is about to begin, or there is nobody to do it.
-        let homes = report
-            .nodes
-            .iter()
-            .filter(|node| node.up && !node.draining)
-            .count();
-        let short_pools = || report.pools.iter().filter(|pool| pool.short > 0);
-        let m = |pool: &PoolStatus| {
-            let m = pool.scheme.split_once('+').map(|(m, _)| m.parse::<usize>());
-            m.and_then(Result::ok).unwrap_or(1)
-        };
-        let wanted = |pool: &PoolStatus| usize::from(pool.parity_possible) + m(pool);
-        // A node may hold two members of a group (m > 1), parity as the second only after a while.
-        let beside = |pool: &PoolStatus| m(pool) > 1 && 2 * homes >= wanted(pool);
-        if short && short_pools().all(|pool| beside(pool) || homes >= wanted(pool)) {
-            return short_pools().any(|pool| homes < wanted(pool)).then(|| {
-                "what is missing is rebuilt on the nodes there are, as far as they have room, once their groups \
-                 have been calm for 5 s"
-                    .into()
-            });
-        }
-        let wanted = short_pools().map(wanted).max().unwrap_or(0);
-        return (short && homes < wanted)
-            .then(|| format!("nothing to rebuild on until {} more", are(wanted - homes)));
-    };
-    let left = match rebuild.seconds_left {
-        Some(seconds) => format!(", about {seconds} s left"),
-        None => String::new(),
-    };
-    Some(format!("rebuilding, {} % done{left}", rebuild.percent))
-}
-
-fn are(nodes: usize) -> String {
-    if nodes == 1 {
-        "there is 1 node".into()
-    } else {
-        format!("there are {nodes} nodes")
-    }
 }
 
 fn directory(report: &StatusReport) -> Option<String> {
@@ -380,7 +328,7 @@ fn count(number: u32, noun: &str) -> String {
 }
 
 /// Names, as a sentence lists them; the first few of many.
-fn listed(names: &[String]) -> String {
+pub(super) fn listed(names: &[String]) -> String {
     const SHOWN: usize = 5;
     match names {
         [] => String::new(),

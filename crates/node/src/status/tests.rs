@@ -4,12 +4,15 @@ mod directory;
 mod nodes;
 mod pools;
 mod regions;
+mod room;
 mod waits;
 
 use staves_model::{
     ClusterId, Epoch, GroupId, Incarnation, LastOpen, Medium, Member, MemberId, MemberSlot, PoolId,
     PoolKind, Revision,
 };
+
+use staves_store::EXTENT_BYTES;
 
 use super::*;
 

@@ -3,13 +3,22 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use staves_model::{ClusterMap, Group, Medium, MemberSlot, Pool, Scheme, whole_buckets};
+use staves_model::units::count;
+use staves_model::{ClusterMap, Group, Medium, MemberSlot, Node, Pool, Scheme, whole_buckets};
 
+use super::down::seconds_awaited;
 use super::names::full_name;
 use super::{NodeStatus, PoolStatus, StatusReport};
 
 /// Buckets whose writes wait.
 pub(super) fn waits_for_copies(pool: &PoolStatus) -> String {
+    let scheme = pool.scheme.parse::<Scheme>();
+    if scheme.is_ok_and(|scheme| scheme.m > 1) {
+        return format!(
+            "that bear the loss of fewer than {}, for which writes to them wait ('staves pool set --min-copies' changes that)",
+            count(u64::from(pool.copies_min.saturating_sub(1)), "node")
+        );
+    }
     format!(
         "with fewer than the {} complete copies that its writes wait for ('staves pool set --min-copies' changes that)",
         pool.copies_min
@@ -34,13 +43,16 @@ pub struct WaitingBucket {
     pub has_nodes: bool,
 }
 
-/// A group on disk of which no complete member runs.
+/// A group on disk of which too few complete members run, or that waits for what was not flushed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AwaitedDisks {
     /// The group.
     pub group: u32,
     /// The nodes whose disks have it. One of them is enough.
     pub nodes: Vec<u64>,
+    /// Enough members run, and these may hold what a volume with write-back has not flushed: they are waited for, for a time.
+    #[serde(default)]
+    pub unflushed: bool,
 }
 
 /// True if no node answers for a data bucket of a group that serves, and none will until a node has room for it: where
@@ -51,6 +63,13 @@ pub(super) fn unanswered(map: &ClusterMap, group: &Group) -> bool {
     let vacant = || group.members.iter().take(m).any(Option::is_none);
     let vacated = group.open && whole == m && vacant();
     !group.lost && (vacated || !map.awaited_disks(group).is_empty())
+}
+
+/// The nodes that may hold buckets of a pool.
+fn homes<'a>(map: &'a ClusterMap, pool: &Pool) -> impl Iterator<Item = &'a Node> {
+    let on_disk = pool.medium == Medium::Disk;
+    map.homes()
+        .filter(move |node| !on_disk || node.disk_bytes > 0)
 }
 
 /// Most waiting buckets of a pool that are listed one by one.
@@ -66,7 +85,9 @@ pub(super) fn waiting(map: &ClusterMap, pool: &Pool) -> Vec<WaitingBucket> {
             true => group.m.into(),
             false => pool.scheme.width(),
         };
-        let free = map.homes().filter(|home| !group.lists(home.id)).count();
+        let free = homes(map, pool)
+            .filter(|home| !group.lists(home.id))
+            .count();
         let vacant = (0..width).filter(|s| group.member(MemberSlot(*s as u8)).is_none());
         // Parity that there are no nodes for is no bucket that anybody expects.
         let expected = |s: &usize| *s < usize::from(group.m) || free > 0;
@@ -89,6 +110,7 @@ pub(super) fn awaited_disks(map: &ClusterMap, pool: &Pool) -> Vec<AwaitedDisks> 
     let awaited = groups.map(|group| AwaitedDisks {
         group: group.id.0,
         nodes: map.awaited_disks(group).iter().map(|node| node.0).collect(),
+        unflushed: map.complete_sources_up(group) >= usize::from(group.m),
     });
     let awaited = awaited.filter(|awaited| !awaited.nodes.is_empty());
     awaited.take(WAITING_MAX).collect()
@@ -96,27 +118,50 @@ pub(super) fn awaited_disks(map: &ClusterMap, pool: &Pool) -> Vec<AwaitedDisks> 
 
 /// Groups that lie on disks of nodes that are down: the first of them, with the nodes of which one is enough.
 pub(super) fn waits_for_disks(report: &StatusReport, pool: &PoolStatus) -> Option<String> {
-    let first = pool.awaited_disks.first()?;
-    let others = match pool.awaited_disks.len() - 1 {
-        0 => " waits".to_owned(),
-        1 => " and 1 other wait".to_owned(),
-        n => format!(" and {n} others wait"),
-    };
-    let name = |id: &u64| {
-        let node = report.nodes.iter().find(|node| node.id == *id);
-        node.map_or(format!("node {id}"), |node| full_name(&report.nodes, node))
-    };
-    let names: Vec<String> = first.nodes.iter().map(name).collect();
+    let (groups, first) = awaited(pool, false)?;
+    let names = node_names(report, &first.nodes);
     let whose = match names.len() {
         1 => "whose disk has it: start that node",
         _ => "whose disks have it: start one of them",
     };
+    Some(format!("{groups} for {}, {whose}", names.join(" or ")))
+}
+
+/// Groups that wait for nodes which may hold what volumes with write-back have not flushed, and for how long at most.
+pub(super) fn waits_for_unflushed(report: &StatusReport, pool: &PoolStatus) -> Option<String> {
+    let (groups, first) = awaited(pool, true)?;
+    let names = node_names(report, &first.nodes);
+    let until = match names.len() {
+        1 => "until that node is back",
+        _ => "until enough of them are back",
+    };
+    let seconds = seconds_awaited(report, &first.nodes);
     Some(format!(
-        "group {} of pool '{}'{others} for {}, {whose}",
-        first.group,
-        pool.name,
+        "{groups} for {}, which may hold writes that were answered and not flushed (write-back): {until}, and for {seconds} s more at most",
         names.join(" or ")
     ))
+}
+
+/// The groups that wait, in words, and the first of them.
+fn awaited(pool: &PoolStatus, unflushed: bool) -> Option<(String, &AwaitedDisks)> {
+    let all = pool.awaited_disks.iter();
+    let mut all = all.filter(|one| one.unflushed == unflushed);
+    let first = all.next()?;
+    let others = match all.count() {
+        0 => " waits".to_owned(),
+        1 => " and 1 other wait".to_owned(),
+        n => format!(" and {n} others wait"),
+    };
+    let groups = format!("group {} of pool '{}'{others}", first.group, pool.name);
+    Some((groups, first))
+}
+
+fn node_names(report: &StatusReport, ids: &[u64]) -> Vec<String> {
+    let name = |id: &u64| {
+        let node = report.nodes.iter().find(|node| node.id == *id);
+        node.map_or(format!("node {id}"), |node| full_name(&report.nodes, node))
+    };
+    ids.iter().map(name).collect()
 }
 
 /// For each node the copies (m = 1) that it may be given: of groups that lack one and have none there.
@@ -125,45 +170,11 @@ pub(super) fn copies_without_node(map: &ClusterMap, pool: &Pool) -> BTreeMap<u64
     let width = pool.scheme.width();
     let short = |g: &&Group| g.open && !g.lost && g.m == 1 && g.listed().count() < width;
     for group in map.groups_of(pool).filter(short) {
-        for home in map.homes().filter(|home| !group.lists(home.id)) {
+        for home in homes(map, pool).filter(|home| !group.lists(home.id)) {
             *lacking.entry(home.id.0).or_default() += 1;
         }
     }
     lacking
-}
-
-/// A warning for each pool of which copies wait for memory on nodes where it has used up its own.
-pub(super) fn copies_without_memory(report: &StatusReport) -> Vec<String> {
-    let mut warnings = Vec::new();
-    for pool in &report.pools {
-        let mut nodes = Vec::new();
-        let mut most = 0;
-        for node in report.nodes.iter().filter(|node| node.up) {
-            let lacks = pool.copies_without_node.get(&node.id).copied();
-            let full = node.facts.iter().any(|facts| {
-                let of_pool = facts.pools.iter().find(|p| p.pool == pool.name);
-                of_pool.is_some_and(|p| facts.has_no_page_left(p))
-            });
-            if let Some(lacks) = lacks.filter(|_| full) {
-                most = most.max(lacks);
-                nodes.push(full_name(&report.nodes, node));
-            }
-        }
-        if !nodes.is_empty() {
-            let copies = match most {
-                1 => "1 copy waits".to_owned(),
-                n => format!("{n} copies wait"),
-            };
-            warnings.push(format!(
-                "{copies} for memory on {}, where pool '{}' has used up its own: delete what is not needed, give the pool more \
-                 ('staves pool set {} --memory'), or add nodes",
-                nodes.join(" and "),
-                pool.name,
-                pool.name
-            ));
-        }
-    }
-    warnings
 }
 
 /// The remedy for buckets with two members on one node.

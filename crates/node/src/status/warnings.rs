@@ -8,8 +8,8 @@ use staves_model::{Medium, Scheme};
 
 use super::disks::disks;
 use super::names::full_name;
+use super::room::copies_without_room;
 use super::unheard::cut_links;
-use super::waits::copies_without_memory;
 use super::{NodeStatus, PoolStatus, StatusReport};
 
 /// The pools that lack nodes, memory that is promised more than once, a first pool of fewer buckets than asked for, sources that are away, nodes that do not hear each other, and copies that wait for memory.
@@ -24,7 +24,7 @@ pub(super) fn warnings(report: &StatusReport) -> Vec<String> {
     pools
         .chain(unheard(report))
         .chain(cut_links(report))
-        .chain(copies_without_memory(report))
+        .chain(copies_without_room(report))
         .chain(disks(report))
         .collect()
 }

@@ -187,7 +187,7 @@ fn a_full_memory_pool_is_not_told_to_delete_keys() {
         used_bytes: 1 << 20,
         budget_bytes: 1 << 20,
         dense_buckets: 1,
-        lacking_buckets: 0,
+        ..PoolFacts::default()
     };
     let facts = NodeFacts {
         node: 2,
@@ -196,9 +196,9 @@ fn a_full_memory_pool_is_not_told_to_delete_keys() {
     };
     let report = StatusReport::new(&three.map, NodeId(1), three.directory.clone(), [facts]);
     assert!(
-        report
-            .sentence
-            .contains("used up its memory on n2 (writes to new places fail: delete a region"),
+        report.sentence.contains(
+            "used up its memory on n2 (writes to new places fail: delete a region or a volume"
+        ),
         "{}",
         report.sentence
     );
@@ -218,6 +218,7 @@ fn a_pool_whose_writes_find_no_memory_is_told_whatever_is_left() {
             budget_bytes: 64 << 20,
             dense_buckets: 1,
             lacking_buckets,
+            ..PoolFacts::default()
         }],
         ..NodeFacts::default()
     };

@@ -85,3 +85,46 @@ fn groups_on_disks_of_nodes_that_are_down_wait_for_those() {
     let says = "wait for n2, whose disk has it: start that node";
     assert!(sentence.contains(says), "{sentence}");
 }
+
+/// Regression: status said of a volume with write-back that its node is to be started, and not that it goes on without after a minute.
+#[test]
+fn groups_that_wait_for_what_was_not_flushed_say_for_how_long() {
+    let mut three = cluster(3, "1+1");
+    let mut pool = three.map.pools[&PoolId(1)].clone();
+    pool.medium = Medium::Disk;
+    let stretch = staves_model::Stretch {
+        first: GroupId(0),
+        count: 8,
+        state: staves_model::StretchState::Written,
+        bucket_bytes: staves_model::REGION_BUCKET_BYTES_MIN,
+    };
+    pool.kind = PoolKind::Memory {
+        regions: vec![staves_model::Region {
+            id: staves_model::RegionId(5),
+            name: "disk".into(),
+            volume: None,
+            size_bytes: 1,
+            stretches: vec![stretch],
+        }],
+    };
+    three.map.pools.insert(PoolId(1), pool);
+    let tables = &mut three.map.volumes;
+    let writeback = staves_model::Writeback::default();
+    tables
+        .writeback
+        .insert(staves_model::RegionId(5), writeback);
+    // Node 1 is back in a later life, with what its disk had: its copy of the group's last epoch counts for nothing unflushed.
+    tables.broken.insert(GroupId(0), [NodeId(1)].into());
+    three.down(2);
+    three.directory.down = vec![SilentNode {
+        node: 2,
+        ms: 17_100,
+    }];
+    let report = three.report();
+    let pool = &report.pools[0];
+    assert_eq!(pool.awaited_disks.len(), 1, "{:?}", pool.awaited_disks);
+    assert!(pool.awaited_disks[0].unflushed);
+    let says = "group 0 of pool 'cache' waits for n2, which may hold writes that were answered and not flushed (write-back): until that node is back, and for 43 s more at most";
+    assert!(report.sentence.contains(says), "{}", report.sentence);
+    assert!(!report.sentence.contains("start"), "{}", report.sentence);
+}
