@@ -145,7 +145,7 @@ impl Cluster {
             Some(row) if row.service == Some(ServiceId::MEMORY) => Ok(()),
             Some(row) => {
                 let holds = row.holds.split(';').next().unwrap_or_default();
-                let make = "'staves pool create NAME --kind memory' makes one that holds regions";
+                let make = "'staves pool create NAME --kind memory' makes one that holds regions and volumes";
                 let text = format!("pool '{name}' holds {holds}, not regions; {make}");
                 Err(Failure::Wire(ErrorCode::Refused, text).into())
             }

@@ -247,7 +247,7 @@ pub enum Refusal {
 
     // Regions.
     #[error(
-        "pool '{name}' holds keys, not regions: make a pool with `staves pool create --kind memory`"
+        "pool '{name}' holds keys, not regions or volumes: make a pool with `staves pool create --kind memory`"
     )]
     NoMemoryPool { name: String },
     #[error("region '{name}' does not exist: `staves memory list` shows those that do")]
@@ -257,14 +257,14 @@ pub enum Refusal {
     )]
     RegionExists { name: String },
     #[error(
-        "region '{name}' cannot get {}: choose a size from 1B to {}, which is what all regions together may still get; a \
+        "'{name}' cannot get {}: choose a size from 1B to {}, which is what all regions and volumes together may still get; a \
          pool with more data buckets (the first number of its scheme) may give them more",
         with_unit(*bytes),
         with_unit(*max)
     )]
     BadRegionSize { name: String, bytes: u64, max: u64 },
     #[error(
-        "region '{name}' has {} and cannot shrink to {}: make a smaller one and copy what is to stay",
+        "'{name}' has {} and cannot shrink to {}: make a smaller one and copy what is to stay",
         with_unit(*from),
         with_unit(*to)
     )]
@@ -298,8 +298,8 @@ pub enum Refusal {
         found: u64,
     },
     #[error(
-        "region '{name}' ends at {} and cannot end at {}: choose a size up to {}, which takes all that regions may still \
-         get; or make another region, in a pool with more data buckets (the first number of its scheme)",
+        "'{name}' ends at {} and cannot end at {}: choose a size up to {}, which takes all that regions and volumes may still \
+         get; or make another one, in a pool with more data buckets (the first number of its scheme)",
         with_unit(*from),
         with_unit(*to),
         with_unit(*max)
@@ -329,7 +329,8 @@ pub enum Refusal {
     )]
     BadBucketBytes { name: String, bytes: u64 },
     #[error(
-        "pool '{name}' cannot have writes wait for {copies} copies: with its scheme {scheme} choose from 1, which never waits, to {most}"
+        "pool '{name}' cannot have writes wait for {copies} copies: with its scheme {scheme} choose from 1, which never waits, to {most}; with data and \
+         parity it is the losses of nodes that are borne while writes go on, and one"
     )]
     BadCopiesMin {
         name: String,

@@ -196,11 +196,13 @@ fn check_region(map: &ClusterMap, pool: &str, region: &str) -> Result<(), PoolRe
 #[allow(missing_docs)] // the texts say it
 pub enum PoolWarning {
     #[error(
-        "region '{region}' bears fewer losses than {scheme} says until there are {} nodes; those that are up and not \
-         draining are {homes}: add nodes",
+        "{noun} '{region}' bears fewer losses than {scheme} says until there are {} nodes{with_disks}; those that are up and not \
+         draining are {homes}: add nodes{with_disks}",
         scheme.width()
     )]
     TooFewNodes {
+        noun: &'static str,
+        with_disks: &'static str,
         region: String,
         scheme: Scheme,
         homes: usize,
@@ -236,9 +238,15 @@ pub enum PoolWarning {
 
 /// Compares the nodes that may hold buckets with those that a region's scheme asks for.
 pub fn too_few_nodes(map: &ClusterMap, region: &str, scheme: Scheme) -> Option<PoolWarning> {
-    let (homes, region) = (map.homes().count(), region.to_owned());
+    let known = map.region_named(region);
+    let is_volume = known.is_some_and(|(_, region)| region.volume.is_some());
+    let on_disk = known.is_some_and(|(pool, _)| pool.medium == Medium::Disk);
+    let homes = map.homes().filter(|node| !on_disk || node.disk_bytes > 0);
+    let homes = homes.count();
     (homes < scheme.width()).then_some(PoolWarning::TooFewNodes {
-        region,
+        noun: if is_volume { "volume" } else { "region" },
+        with_disks: if on_disk { " with disks" } else { "" },
+        region: region.to_owned(),
         scheme,
         homes,
     })
