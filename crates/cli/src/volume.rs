@@ -1,5 +1,6 @@
 //! `staves volume`: block devices, as NBD serves them.
 
+mod create;
 mod device;
 mod holder;
 mod limit;
@@ -13,18 +14,18 @@ mod shown;
 mod stream;
 mod top;
 mod transfer;
+mod waits;
 
 use anyhow::Context;
 use clap::Subcommand;
-use staves_client::{VolumeKind, VolumeStat};
-use staves_model::Scheme;
-use staves_model::policy::too_few_nodes;
+use staves_client::VolumeStat;
 use staves_node::config::Size;
 
+use self::create::CreateOptions;
 use self::device::DeviceOptions;
 use self::limit::LimitOptions;
 use self::rebalance::RebalanceOptions;
-use self::shown::{COLUMNS, as_json, described};
+use self::shown::{COLUMNS, ShownVolume, as_json, described};
 use self::top::TopOptions;
 use self::transfer::{ExportOptions, ImportOptions};
 use crate::confirm::confirm;
@@ -33,38 +34,10 @@ use staves_cli_common::cluster::Cluster;
 use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes, count};
 
-/// The moment at which a write is answered.
-#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CacheMode {
-    /// Once it is on the disks of all copies
-    Durable,
-    /// Once all copies hold it in memory
-    Writeback,
-}
-
 #[derive(Subcommand, Debug)]
 pub enum VolumeCommand {
     /// Make a volume: a block device that reads as zeroes, and takes up memory only where it is written
-    Create {
-        /// Its name, which is that of its NBD export
-        name: String,
-        /// Its length
-        #[arg(long, value_name = "SIZE")]
-        size: Size,
-        /// The pool, of kind memory
-        #[arg(long, default_value = "memory")]
-        pool: String,
-        /// Bytes of each data bucket of its groups, a power of two from 64MiB to 1GiB [default: as suits its length]
-        #[arg(long, value_name = "SIZE")]
-        bucket: Option<Size>,
-        /// Let several clients write at a time, as file systems of clusters do: nothing keeps their writes apart but these
-        #[arg(long, conflicts_with = "cache")]
-        shared: bool,
-        /// The moment at which a write is answered: once the disks of all copies have it, or once all copies hold it in memory and a flush
-        /// waits for their disks
-        #[arg(long, value_enum, default_value_t = CacheMode::Durable)]
-        cache: CacheMode,
-    },
+    Create(CreateOptions),
     /// All volumes, and who has them attached
     List,
     /// One volume
@@ -127,10 +100,10 @@ pub enum VolumeCommand {
 }
 
 pub fn run(global: &GlobalOptions, command: &VolumeCommand, out: Format) -> anyhow::Result<()> {
-    if let VolumeCommand::Attach(options) = command
-        && options.begin(out)?
-    {
-        return Ok(());
+    match command {
+        VolumeCommand::Attach(options) if options.begin(global, out)? => return Ok(()),
+        VolumeCommand::Rebalance(options) => options.check()?,
+        _ => {}
     }
     let cluster = Cluster::open(global)?;
     obey(&cluster, command, out).map_err(|error| cluster.by_an_old_map(error))
@@ -146,32 +119,19 @@ fn obey(session: &Cluster, command: &VolumeCommand, out: Format) -> anyhow::Resu
         VolumeCommand::Export(options) => transfer::export(session, options, out),
         VolumeCommand::Import(options) => transfer::import(session, options, out),
         VolumeCommand::Limit(options) => limit::run(session, options, out),
-        VolumeCommand::Create {
-            name,
-            size,
-            pool,
-            bucket,
-            shared,
-            cache,
-        } => {
-            session.check_regions(pool)?;
-            let (size, bucket) = (size.0, bucket.map(|b| b.0));
-            let kind = match (shared, cache) {
-                (true, _) => VolumeKind::Shared,
-                (_, CacheMode::Writeback) => VolumeKind::Writeback,
-                (_, CacheMode::Durable) => VolumeKind::Durable,
-            };
-            let stat = session.wait(client.create_volume_with(pool, name, (size, bucket), kind))?;
-            created(session, &stat, out)
-        }
+        VolumeCommand::Create(options) => create::run(session, options, out),
         VolumeCommand::List => {
             let stats = session.wait(client.volumes())?;
-            let rows: Vec<_> = stats.iter().map(as_json).collect();
-            output::answer(out, &rows, |_| output::columns(COLUMNS, &stats))
+            let map = client.map();
+            let rows = stats.into_iter().map(|stat| ShownVolume::new(&map, stat));
+            let rows: Vec<ShownVolume> = rows.collect();
+            let json: Vec<_> = rows.iter().map(ShownVolume::as_json).collect();
+            output::answer(out, &json, |_| output::columns(COLUMNS, &rows))
         }
         VolumeCommand::Show { name } => {
             let stat = session.wait(client.volume(name))?;
-            output::answer(out, &as_json(&stat), |_| described(&stat))
+            let shown = ShownVolume::new(&client.map(), stat);
+            output::answer(out, &shown.as_json(), |_| described(&shown))
         }
         VolumeCommand::Grow { name, size } => grow(session, name, size.0, out),
         VolumeCommand::Snapshot { snapshots } => snapshot(session, snapshots, out),
@@ -217,18 +177,6 @@ fn grow(session: &Cluster, name: &str, size_bytes: u64, out: Format) -> anyhow::
     session.wait(client.grow_volume(name, size_bytes))?;
     let stat = session.wait(client.volume(name))?;
     print_result(out, &stat, "grown", None)
-}
-
-fn created(session: &Cluster, stat: &VolumeStat, out: Format) -> anyhow::Result<()> {
-    let scheme: Option<Scheme> = stat.region.scheme.parse().ok();
-    let map = session.client.map();
-    let few = scheme.and_then(|scheme| too_few_nodes(&map, &stat.region.name, scheme));
-    let what = if stat.is_shared {
-        "created, shared"
-    } else {
-        "created"
-    };
-    print_result(out, stat, what, few.map(|few| few.to_string()))
 }
 
 fn snapshot(session: &Cluster, snapshots: &[String], out: Format) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use serde_json::json;
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
-use staves_cli_common::options::Format;
+use staves_cli_common::options::{Format, GlobalOptions};
 use staves_cli_common::output::{self, bytes};
 use staves_cli_common::running;
 use staves_model::{ImageKind, RegionId};
@@ -50,7 +50,7 @@ pub struct DeviceOptions {
 impl DeviceOptions {
     /// Does what takes no cluster: detaches the device of `--stop`, or fails if this machine cannot have one, or has a process in the
     /// background do the rest. True if that was all.
-    pub fn begin(&self, out: Format) -> anyhow::Result<bool> {
+    pub fn begin(&self, global: &GlobalOptions, out: Format) -> anyhow::Result<bool> {
         if self.in_background {
             let_go_of_inherited();
         }
@@ -58,12 +58,23 @@ impl DeviceOptions {
         if let Some(device) = &self.stop {
             return stop(&machine, device, out).map(|()| true);
         }
-        check_machine(&machine, self.name.as_deref().unwrap_or("VOLUME"))?;
+        check_machine(&machine, self.name.as_deref().unwrap_or("VOLUME"), || {
+            self.first_door(global)
+        })?;
         self.free_device(&machine)?;
         match self.foreground {
             true => Ok(false),
             false => attach_in_background(out).map(|()| true),
         }
+    }
+
+    /// The first address of NBD that is named, or that a node of the cluster has.
+    fn first_door(&self, global: &GlobalOptions) -> Option<Endpoint> {
+        let of_cluster = || {
+            let report = Cluster::open(global).ok()?.status().ok()?;
+            doors_of(&report).ok()?.into_iter().next()
+        };
+        self.node.first().cloned().or_else(of_cluster)
     }
 
     fn free_device<'a>(&self, machine: &'a NbdMachine) -> anyhow::Result<NbdDevice<'a>> {
@@ -80,14 +91,19 @@ impl DeviceOptions {
     }
 }
 
-/// Fails if the machine cannot have the device, with all that is missing.
-fn check_machine(machine: &NbdMachine, name: &str) -> anyhow::Result<()> {
+/// Fails if the machine cannot have the device, with all that is missing, and what does without.
+fn check_machine(
+    machine: &NbdMachine,
+    name: &str,
+    door: impl FnOnce() -> Option<Endpoint>,
+) -> anyhow::Result<()> {
     let obstacles = machine.obstacles();
     if obstacles.is_empty() {
         return Ok(());
     }
+    let door = door().map_or_else(|| "HOST:PORT".to_owned(), |door| door.to_string());
     let text = format!(
-        "'{name}' cannot be a block device of this machine: {}; without one, 'nbdfuse FILE nbd://HOST/{name}' shows it as a file, and QEMU takes nbd://HOST/{name} as a drive",
+        "'{name}' cannot be a block device of this machine: {}; without one, 'nbdfuse FILE nbd://{door}/{name}' shows it as a file, and QEMU takes nbd://{door}/{name} as a drive",
         obstacles.join("; ")
     );
     Err(Failure::Own(Own::Failed, text).into())
@@ -297,11 +313,17 @@ mod tests {
     fn a_machine_without_nbd_is_told_what_to_do_instead() {
         let folder = tempfile::tempdir().expect("a folder");
         let machine = fake_machine(folder.path(), 0);
-        let error = check_machine(&machine, "disk").expect_err("it has none");
-        let text = error.to_string();
-        for part in ["modprobe nbd", "nbdfuse", "QEMU", "nbd://HOST/disk"] {
+        let at = |door: Option<&str>| {
+            let door = door.map(|door| door.parse().expect("an address"));
+            let error = check_machine(&machine, "disk", || door).expect_err("it has none");
+            error.to_string()
+        };
+        let text = at(None);
+        for part in ["modprobe nbd", "nbdfuse", "QEMU", "nbd://HOST:PORT/disk"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let known = at(Some("10.0.0.1:10809"));
+        assert!(known.contains("takes nbd://10.0.0.1:10809/disk"), "{known}");
         assert!(!text.contains("sudo") && !text.contains("apt"), "{text}");
     }
 

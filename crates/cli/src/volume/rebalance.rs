@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use staves_cli_common::cluster::Cluster;
+use staves_cli_common::codes::Own;
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, bytes, columns, count};
@@ -17,10 +18,9 @@ const LOOK: Duration = Duration::from_secs(1);
 // No doc comment: clap would take it for the command's description.
 #[derive(clap::Args, Debug)]
 pub struct RebalanceOptions {
-    /// The volume
-    #[arg(required_unless_present = "pool")]
+    /// The volume; or give a pool
     name: Option<String>,
-    /// All that is in this pool, of kind memory
+    /// Instead of one volume all that is in this pool, of kind memory
     #[arg(long, conflicts_with = "name")]
     pool: Option<String>,
     /// Only say what is to move
@@ -32,6 +32,16 @@ pub struct RebalanceOptions {
 }
 
 impl RebalanceOptions {
+    /// Fails if neither a volume nor a pool is named.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        if self.name.is_some() || self.pool.is_some() {
+            return Ok(());
+        }
+        let text = "say what to look at: a volume ('staves volume rebalance VOLUME'), or all of a pool ('staves volume rebalance --pool POOL'); \
+                    'staves volume list' shows both";
+        Err(Failure::Own(Own::Usage, text.into()).into())
+    }
+
     /// The volume or the pool, for people.
     fn subject(&self) -> String {
         match (&self.name, &self.pool) {
@@ -140,14 +150,17 @@ fn table(subject: &str, plan: &PlacementPlan) -> String {
         ),
     };
     if plan.moves.is_empty() {
-        return format!("{subject}: nothing is to move\n\n{shares}{unknown}");
+        return format!(
+            "{subject}: each node has its share, and nothing is to be moved\n\n{shares}{unknown}"
+        );
     }
     let moves = columns(MOVES, &plan.moves);
     let total = format!(
-        "{subject}: {} to copy, {} of {}; the directory moves them by itself",
+        "{subject}: {} of {} will be copied to other nodes, {} in all, so that each node has its share; the cluster does that by itself, this plan \
+         changes nothing",
         count(plan.fills(), "bucket"),
-        bytes(plan.bytes_left),
-        count(plan.moves.len(), "group")
+        count(plan.moves.len(), "group"),
+        bytes(plan.bytes_left)
     );
     format!("{moves}\n\n{shares}\n\n{total}{unknown}")
 }
@@ -155,7 +168,7 @@ fn table(subject: &str, plan: &PlacementPlan) -> String {
 const MOVES: &[Column<MovedGroup>] = &[
     ("group ", |row| row.group.to_string()),
     ("nodes now", |row| row.now.join(" ")),
-    ("then", |row| row.then.join(" ")),
+    ("nodes then", |row| row.then.join(" ")),
     ("copied to", |row| match row.fills.is_empty() {
         true => "-".into(),
         false => row.fills.join(" "),
@@ -166,7 +179,7 @@ const MOVES: &[Column<MovedGroup>] = &[
 const SHARES: &[Column<NodeShare>] = &[
     ("node", |row| row.name.clone()),
     ("buckets now ", |row| row.buckets_now.to_string()),
-    ("then ", |row| row.buckets_then.to_string()),
+    ("buckets then ", |row| row.buckets_then.to_string()),
     ("bytes now ", |row| bytes(row.bytes_now)),
-    ("then ", |row| bytes(row.bytes_then)),
+    ("bytes then ", |row| bytes(row.bytes_then)),
 ];

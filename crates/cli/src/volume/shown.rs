@@ -3,9 +3,30 @@
 use serde_json::{Value, json};
 use staves_cli_common::output::{Column, bytes, count, number, properties};
 use staves_client::VolumeStat;
-use staves_model::{ImageKind, ImageState, SHARED_CLIENTS};
+use staves_model::{ClusterMap, ImageKind, ImageState, SHARED_CLIENTS};
 
+use super::waits::waits;
 use crate::memory;
+
+/// A volume, and what it waits for if it does.
+pub(super) struct ShownVolume {
+    pub(super) stat: VolumeStat,
+    pub(super) waits: Option<String>,
+}
+
+impl ShownVolume {
+    /// A volume as a map has it.
+    pub(super) fn new(map: &ClusterMap, stat: VolumeStat) -> ShownVolume {
+        let waits = waits(map, &stat.region.groups);
+        ShownVolume { stat, waits }
+    }
+
+    pub(super) fn as_json(&self) -> Value {
+        let mut json = as_json(&self.stat);
+        json["waits"] = json!(self.waits);
+        json
+    }
+}
 
 pub(super) fn as_json(stat: &VolumeStat) -> Value {
     let region = &stat.region;
@@ -87,19 +108,19 @@ pub(super) fn writer_json(stat: &VolumeStat) -> Option<Value> {
     })
 }
 
-pub(super) const COLUMNS: &[Column<VolumeStat>] = &[
-    ("volume", |stat| stat.region.name.clone()),
-    ("pool", |stat| stat.region.pool.clone()),
-    ("scheme", |stat| stat.region.scheme.clone()),
-    ("size ", |stat| bytes(stat.region.size_bytes)),
-    ("groups ", |stat| stat.region.groups.len().to_string()),
-    ("limit", |stat| limit(stat, "-")),
-    ("cache", |stat| cache(stat).into()),
-    ("copy", copy_of),
-    ("shared", |stat| {
-        if stat.is_shared { "yes" } else { "-" }.into()
+pub(super) const COLUMNS: &[Column<ShownVolume>] = &[
+    ("volume", |row| row.stat.region.name.clone()),
+    ("pool", |row| row.stat.region.pool.clone()),
+    ("scheme", |row| row.stat.region.scheme.clone()),
+    ("size ", |row| bytes(row.stat.region.size_bytes)),
+    ("groups ", |row| row.stat.region.groups.len().to_string()),
+    ("limit", |row| limit(&row.stat, "-")),
+    ("cache", |row| cache(&row.stat).into()),
+    ("copy", |row| copy_of(&row.stat)),
+    ("shared", |row| {
+        if row.stat.is_shared { "yes" } else { "-" }.into()
     }),
-    ("attached to", attached),
+    ("attached to", |row| attached(&row.stat)),
     ("state", state),
 ];
 
@@ -117,8 +138,10 @@ pub(super) fn attached(stat: &VolumeStat) -> String {
     }
 }
 
-fn state(stat: &VolumeStat) -> String {
+fn state(row: &ShownVolume) -> String {
+    let stat = &row.stat;
     match (stat.region.lost.len(), stat.region.groups.len()) {
+        (0, _) if row.waits.is_some() => row.waits.clone().unwrap_or_default(),
         (0, _) => stat
             .image
             .map_or("in use", |image| image_state(image.state))
@@ -136,7 +159,8 @@ fn copied(stat: &VolumeStat) -> String {
     format!("{}{}", copy_of(stat), at.unwrap_or_default())
 }
 
-pub(super) fn described(stat: &VolumeStat) -> String {
+pub(super) fn described(row: &ShownVolume) -> String {
+    let stat = &row.stat;
     let region = &stat.region;
     let groups: Vec<String> = region.groups.iter().map(ToString::to_string).collect();
     properties([
@@ -160,7 +184,7 @@ pub(super) fn described(stat: &VolumeStat) -> String {
         ("attached to", attached(stat)),
         ("sessions so far", stat.session.to_string()),
         ("groups", groups.join(" ")),
-        ("state", state(stat)),
+        ("state", state(row)),
     ])
 }
 

@@ -10,11 +10,13 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::json;
 use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, bytes, count};
 use staves_client::VolumeReader;
-use staves_grpc::{AttachOptions, AttachedVolume, ClientOptions, VolumesClient};
+use staves_grpc::{AttachOptions, AttachedVolume, ClientOptions, VolumesClient, VolumesError};
 use staves_model::CHUNK_BYTES;
+use staves_wire::ErrorCode;
 
 use super::stream::{Head, Part, RECORD_BYTES_MAX, StreamReader, StreamWriter};
 
@@ -232,10 +234,12 @@ pub fn import(session: &Cluster, options: &ImportOptions, out: Format) -> anyhow
     );
     let progress = TransferProgress::new(head.size_bytes, out);
     let attached = session.runtime.block_on(attached(options));
+    let attached = attached.map_err(with_its_code);
     let (_client, volume) = attached
         .with_context(|| format!("nothing of {name} was written to volume '{}'", options.name))?;
     let put = put_in(volume, stream, &head, progress);
-    let written = session.runtime.block_on(put).with_context(|| {
+    let written = session.runtime.block_on(put).map_err(with_its_code);
+    let written = written.with_context(|| {
         format!(
             "{name} was not imported whole, and volume '{}' has a part of it: import it again, or delete the volume",
             options.name
@@ -259,7 +263,28 @@ pub fn import(session: &Cluster, options: &ImportOptions, out: Format) -> anyhow
     output::changed(out, answer, line, None)
 }
 
-/// Writes a stream to a volume; the bytes.
+/// The code that the same failure has by the native protocol: in one state of the cluster all commands end with the same exit code.
+fn with_its_code(error: anyhow::Error) -> anyhow::Error {
+    let code = error.chain().find_map(|cause| match cause.downcast_ref()? {
+        VolumesError::Deadline(_) => Some(ErrorCode::Deadline),
+        VolumesError::SessionOver(_) => Some(ErrorCode::Fenced),
+        VolumesError::Refused { code, .. } => match *code as i32 {
+            4 => Some(ErrorCode::Deadline),
+            5 => Some(ErrorCode::NotFound),
+            8 => Some(ErrorCode::OutOfMemory),
+            9 => Some(ErrorCode::Refused),
+            14 => Some(ErrorCode::NotServing),
+            _ => None,
+        },
+        VolumesError::Address { .. } | VolumesError::NoRuntime => None,
+    });
+    match code {
+        Some(ErrorCode::NotFound) => Failure::NotFound(format!("{error:#}")).into(),
+        Some(code) => Failure::Wire(code, format!("{error:#}")).into(),
+        None => error,
+    }
+}
+
 /// The volume, attached, and the client that has it.
 async fn attached(options: &ImportOptions) -> anyhow::Result<(VolumesClient, AttachedVolume)> {
     let patience = ClientOptions { deadline: PATIENCE };
@@ -271,6 +296,7 @@ async fn attached(options: &ImportOptions) -> anyhow::Result<(VolumesClient, Att
     Ok((client, volume))
 }
 
+/// Writes a stream to a volume; the bytes.
 async fn put_in(
     volume: AttachedVolume,
     mut stream: StreamReader<impl Read>,
@@ -306,4 +332,24 @@ async fn clear(volume: &AttachedVolume, head: &Head, gap: Range<u64>) -> anyhow:
         volume.zero(gap.start, gap.end - gap.start).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_cli_common::failure::code;
+
+    /// Regression: an import of which no node did anything ended with 1, and an export in the same state with 4.
+    #[test]
+    fn an_import_ends_with_the_code_that_other_commands_have() {
+        let late = anyhow::Error::from(VolumesError::Deadline("nobody".into()));
+        let late = with_its_code(late.context("by gRPC"));
+        assert_eq!(code(&late).exit_code(), Some(4), "{late:#}");
+        assert!(
+            late.to_string().contains("by gRPC: no node did it in time"),
+            "{late:#}"
+        );
+        let other = with_its_code(anyhow::anyhow!("a file is damaged"));
+        assert_eq!(code(&other).exit_code(), Some(1));
+    }
 }
