@@ -9,10 +9,10 @@ use serde_json::json;
 use staves_cli_common::cluster::{Cluster, find_node};
 use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
-use staves_cli_common::output::{self, Column, bytes, count, number};
+use staves_cli_common::output::{self, Column, bytes, count, number, or_dash};
 use staves_model::Node;
 use staves_node::config::{Millis, Size};
-use staves_node::status::{DiskFacts, DiskState, StatusReport};
+use staves_node::status::{DiskFacts, DiskState, NodeStatus, StatusReport};
 use staves_wire::admin::DiskAction;
 
 #[derive(Subcommand, Debug)]
@@ -28,7 +28,7 @@ pub enum Disk {
         node: String,
         /// A folder on that node that is not there yet, in a file system of its own: a path from the root
         folder: String,
-        /// Bytes of pages that it takes, and some for a journal beside them
+        /// The room for pages of all pools that it is to have, as --disk of 'staves up' says it of the first one; a journal of some more is made beside it
         #[arg(long, value_name = "SIZE")]
         size: Size,
     },
@@ -64,7 +64,7 @@ pub enum Disk {
         folder: String,
         /// The folder of the new one
         with: String,
-        /// Bytes of pages that the new one takes
+        /// The room for pages of all pools that the new one is to have; a journal of some more is made beside it
         #[arg(long, value_name = "SIZE")]
         size: Size,
         /// The longest time to wait until nothing is on the one that goes
@@ -258,26 +258,52 @@ fn eta(since: Duration, first: u64, left: u64) -> String {
     }
 }
 
+/// A disk of a node; or a node that has some and does not say which.
 #[derive(Serialize)]
 struct DiskRow {
     node: u64,
     name: String,
+    /// The node's own state.
+    node_state: &'static str,
+    /// Bytes that its disks take, as the directory knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known_bytes: Option<u64>,
     #[serde(flatten)]
-    disk: DiskFacts,
+    disk: Option<DiskFacts>,
+}
+
+impl DiskRow {
+    fn of_disk(&self, text: impl FnOnce(&DiskFacts) -> String) -> String {
+        or_dash(self.disk.as_ref().map(text))
+    }
 }
 
 const COLUMNS: &[Column<DiskRow>] = &[
     ("node", |row| format!("{} ({})", row.node, row.name)),
-    ("disk", |row| row.disk.folder.clone()),
-    ("state", |row| row.disk.state.word().to_owned()),
-    ("buckets ", |row| number(row.disk.buckets)),
-    ("keeps ", |row| bytes(row.disk.used_bytes)),
-    ("of ", |row| bytes(row.disk.bytes)),
-    ("journal ", |row| {
-        let percent = (row.disk.journal_taken_bytes * 100).checked_div(row.disk.journal_bytes);
-        format!("{} %", percent.unwrap_or(0))
+    ("disk", |row| row.of_disk(|disk| disk.folder.clone())),
+    ("state", |row| match &row.disk {
+        Some(disk) => disk.state.word().to_owned(),
+        None => "not reachable".to_owned(),
     }),
-    ("why", |row| row.disk.why.clone()),
+    ("buckets ", |row| row.of_disk(|disk| number(disk.buckets))),
+    ("keeps ", |row| row.of_disk(|disk| bytes(disk.used_bytes))),
+    ("reserved ", |row| {
+        row.of_disk(|disk| bytes(disk.reserved_bytes))
+    }),
+    ("of ", |row| {
+        let known = row.disk.as_ref().map(|disk| disk.bytes);
+        or_dash(known.or(row.known_bytes).map(bytes))
+    }),
+    ("journal ", |row| {
+        row.of_disk(|disk| {
+            let percent = (disk.journal_taken_bytes * 100).checked_div(disk.journal_bytes);
+            format!("{} %", percent.unwrap_or(0))
+        })
+    }),
+    ("why", |row| match &row.disk {
+        Some(disk) => disk.why.clone(),
+        None => format!("the node is {}", row.node_state),
+    }),
 ];
 
 fn list(cluster: &Cluster, wanted: Option<&str>, out: Format) -> anyhow::Result<()> {
@@ -287,28 +313,39 @@ fn list(cluster: &Cluster, wanted: Option<&str>, out: Format) -> anyhow::Result<
         None => None,
     };
     let rows = rows(&report, only);
-    output::answer(out, &rows, |rows| match rows.is_empty() {
-        true => "no node has a disk: start nodes with --disk, or add some ('staves disk add')"
-            .to_owned(),
-        false => output::columns(COLUMNS, rows),
+    output::answer(out, &rows, |rows| match (rows.is_empty(), wanted) {
+        (true, None) => {
+            "no node has a disk: start nodes with --disk, or add some ('staves disk add')"
+                .to_owned()
+        }
+        (true, Some(node)) => format!(
+            "node {node} has no disk: start it with --disk, or add one ('staves disk add {node} FOLDER --size SIZE')"
+        ),
+        (false, _) => output::columns(COLUMNS, rows),
     })
 }
 
 fn rows(report: &StatusReport, only: Option<u64>) -> Vec<DiskRow> {
     let nodes = report.nodes.iter();
     let nodes = nodes.filter(|node| only.is_none_or(|id| id == node.id));
-    let of_node = |node: &staves_node::status::NodeStatus| {
-        let disks = node.facts.as_ref().map(|facts| facts.disks.clone());
-        let row = |disk| DiskRow {
+    let of_node = |node: &NodeStatus| {
+        let row = |disk: Option<DiskFacts>| DiskRow {
             node: node.id,
             name: node.name.clone(),
+            node_state: node.state(),
+            known_bytes: disk.is_none().then_some(node.disk_bytes),
             disk,
         };
-        disks
-            .unwrap_or_default()
-            .into_iter()
-            .map(row)
-            .collect::<Vec<_>>()
+        match &node.facts {
+            Some(facts) => facts
+                .disks
+                .iter()
+                .cloned()
+                .map(|disk| row(Some(disk)))
+                .collect(),
+            None if node.disk_bytes > 0 => vec![row(None)],
+            None => Vec::new(),
+        }
     };
     nodes.flat_map(of_node).collect()
 }
@@ -322,5 +359,33 @@ mod tests {
         let since = Duration::from_secs(10);
         assert_eq!(eta(since, 12, 8), ", some 20 s more");
         assert_eq!((eta(since, 12, 12), eta(since, 12, 0)), <_>::default());
+    }
+
+    /// Regression: a node that was down was left out, as if it had no disks.
+    #[test]
+    fn a_node_that_does_not_answer_has_a_row() {
+        let mut map = staves_model::testing::cluster_with_pool(3, "1+1", 2);
+        for node in map.nodes.values_mut().take(2) {
+            node.disk_bytes = 96 << 20;
+        }
+        let first = map.nodes.values_mut().next().expect("three nodes");
+        first.state = staves_model::NodeState::Down;
+        let facts = staves_node::status::NodeFacts {
+            node: 2,
+            disks: vec![DiskFacts::default()],
+            ..Default::default()
+        };
+        let report = StatusReport::new(&map, staves_model::NodeId(2), Default::default(), [facts]);
+        let found = rows(&report, None);
+        let nodes: Vec<(u64, bool)> = found
+            .iter()
+            .map(|row| (row.node, row.disk.is_some()))
+            .collect();
+        assert_eq!(nodes, [(1, false), (2, true)]);
+        let shown = output::columns(COLUMNS, &found);
+        for part in ["not reachable", "96.0 MiB", "the node is down"] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+        assert_eq!(rows(&report, Some(3)).len(), 0);
     }
 }

@@ -178,7 +178,7 @@ fn of_own(code: Own) -> Text {
         ),
         Own::Critical => (
             "'status --check': something is lost, or is refused until somebody does something about it.",
-            "The directory has no leader or no majority, a pool has used up its memory on a node, nobody answers for a data bucket for want of a node with room, or buckets lost all members.",
+            "The directory has no leader or no majority, a pool has used up its memory or its room on disk on a node, nobody answers for a data bucket for want of a node with room, or buckets lost all members.",
             "Read the sentence that 'staves status' opens with: it names what to start again or to make larger.",
         ),
         Own::ConditionNotMet => (

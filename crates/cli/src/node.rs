@@ -10,7 +10,7 @@ use serde_json::json;
 use staves_model::policy::{drain_waits_for, may_drain, no_room_after_drain, not_rebuilt};
 use staves_model::{Change, ClusterMap, NodeState};
 use staves_node::config::Millis;
-use staves_node::status::{NodeStatus, StatusReport};
+use staves_node::status::{DiskFacts, NodeFacts, NodeStatus, StatusReport};
 use staves_wire::ErrorCode;
 
 use crate::status::{self, role};
@@ -388,17 +388,12 @@ fn described(node: &NodeStatus) -> String {
         pairs.extend([
             ("version", facts.version.clone()),
             ("nbd", or_dash(facts.nbd.clone())),
+            ("grpc", or_dash(facts.grpc.clone())),
             ("uptime", format!("{} s", number(facts.uptime_ms / 1000))),
             ("keys", number(facts.keys)),
             ("live bytes", bytes(facts.live_bytes)),
-            (
-                "used",
-                format!(
-                    "{} of {}",
-                    bytes(facts.used_bytes),
-                    bytes(facts.budget_bytes)
-                ),
-            ),
+            ("memory used", memory_used(facts)),
+            ("disks", or_dash(disks_used(&facts.disks))),
             (
                 "reads",
                 format!(
@@ -411,6 +406,32 @@ fn described(node: &NodeStatus) -> String {
         ]);
     }
     properties(pairs)
+}
+
+/// The memory that 'staves status' counts as used, by what has it.
+fn memory_used(facts: &NodeFacts) -> String {
+    format!(
+        "{} of {}: {} reserved by pools in memory, {} of blocks of files",
+        bytes(facts.used_bytes + facts.files_bytes),
+        bytes(facts.budget_bytes),
+        bytes(facts.used_bytes),
+        bytes(facts.files_bytes)
+    )
+}
+
+/// All disks of a node together, as 'staves disk list' has each.
+fn disks_used(disks: &[DiskFacts]) -> Option<String> {
+    let all = DiskFacts::sum(disks);
+    (!disks.is_empty()).then(|| {
+        format!(
+            "{}: {} of pages written, {} reserved by pools, of {}; {} of them in memory as well",
+            count(disks.len(), "disk"),
+            bytes(all.used_bytes),
+            bytes(all.reserved_bytes),
+            bytes(all.bytes),
+            bytes(all.in_memory_bytes)
+        )
+    })
 }
 
 #[cfg(test)]

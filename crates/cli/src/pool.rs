@@ -1,5 +1,8 @@
 //! `staves pool`: make, look at, change and delete pools.
 
+mod copies;
+mod held;
+mod shares;
 mod uses;
 
 use serde_json::json;
@@ -11,6 +14,9 @@ use staves_node::config::Size;
 use staves_node::status::{DirectoryFacts, StatusReport};
 use staves_wire::ErrorCode;
 
+use self::copies::{copies_of, writes_wait, wrong_copies};
+use self::held::held;
+use self::shares::{most_of_each, reserved};
 pub use self::uses::{goes_on, in_use};
 use crate::confirm::{confirm, confirmed};
 use crate::status::{self, find_pool};
@@ -46,9 +52,9 @@ pub enum Pool {
         /// Let a bucket that is lost whole wait for its members instead of starting empty
         #[arg(long)]
         wait_when_lost: bool,
-        /// Have writes wait while a bucket has fewer complete copies, instead of going on with less: 2 bears the loss of one node at any time (with parity: a
-        /// loss less than this is always borne)
-        #[arg(long, default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
+        /// Have writes wait while a bucket has fewer complete copies, instead of going on with less: 2 bears the loss of one node at any time. With parity it is
+        /// the losses of nodes that are borne while writes go on, and one: 2 waits where none is borne. Not of files
+        #[arg(long, default_value = "1", value_parser = copies_of)]
         min_copies: u8,
     },
     /// All pools
@@ -69,8 +75,9 @@ pub enum Pool {
         /// Memory that each node may give to it; of a pool on disk, room on its disk
         #[arg(long, value_name = "SIZE")]
         memory: Option<Size>,
-        /// Have writes wait while a bucket has fewer complete copies; 1 never waits
-        #[arg(long, value_parser = clap::value_parser!(u8).range(1..))]
+        /// Have writes wait while a bucket has fewer complete copies; 1 never waits. With parity it is the losses of nodes that are borne while writes go on,
+        /// and one. Not of files
+        #[arg(long, value_parser = copies_of)]
         min_copies: Option<u8>,
         /// Do not ask where a scheme without copies or parity is to bear no loss any more
         #[arg(long)]
@@ -181,11 +188,7 @@ fn create(
     let pool_kind = kind_of(kind);
     let (scheme, buckets) = shape(&pool_kind, asked.scheme, buckets)?;
     let copies = asked.min_copies.unwrap_or(1);
-    if copies > scheme.k + 1 {
-        let text = format!(
-            "pool '{name}' cannot have writes wait for {copies} copies: with its scheme {scheme} choose from 1, which never waits, to {}",
-            scheme.k + 1
-        );
+    if let Some(text) = wrong_copies(name, kind, scheme, copies) {
         return Err(Failure::Own(Own::Usage, text).into());
     }
     let memory = asked.memory.unwrap_or(Size(0));
@@ -241,7 +244,7 @@ fn made(name: &str, kind: &KindName, scheme: Scheme, buckets: u32, memory: Size)
     match kind {
         KindName::Cache => format!("{scheme}, {buckets}, {memory} of each node"),
         KindName::Memory => format!(
-            "{scheme}, {memory} of each node; make regions in it with 'staves memory create'"
+            "{scheme}, {memory} of each node; make regions in it with 'staves memory create NAME --pool {name}', volumes with 'staves volume create NAME --pool {name}'"
         ),
         KindName::Files => format!(
             "{buckets}, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
@@ -321,22 +324,27 @@ fn delete(cluster: &Cluster, name: &str, yes: bool, out: Format) -> anyhow::Resu
     let used = in_use(&report, |dataset| {
         datasets.iter().any(|d| d.name == dataset)
     });
+    let held = held(&map, name);
     if !yes {
-        let what = match &used {
-            Some(used) => format!("pool '{name}', which is in use ({used}),"),
-            None => format!("pool '{name}'"),
+        let what = match (&used, &held) {
+            (Some(used), _) => format!("pool '{name}', which is in use ({used}),"),
+            (None, Some(held)) => format!("pool '{name}' with {held}"),
+            (None, None) => format!("pool '{name}'"),
         };
         confirm(cluster, &what, out)?;
     }
     cluster.propose(&Change::DeletePool {
         name: name.to_owned(),
     })?;
-    let then = match has_sources {
-        true => "its memory is free; the files are where they always were, in their sources",
-        false => "all that it held is gone",
+    let then = match (has_sources, held) {
+        (true, _) => {
+            "its memory is free; the files are where they always were, in their sources".to_owned()
+        }
+        (false, None) => "all that it held is gone".to_owned(),
+        (false, Some(held)) => format!("all that it held is gone: {held}"),
     };
     let used: Vec<String> = used.map(goes_on).into_iter().collect();
-    print_result(out, name, "deleted", then, &used)
+    print_result(out, name, "deleted", &then, &used)
 }
 
 fn print_result(
@@ -362,7 +370,8 @@ fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
             ("scheme", pool.scheme.clone()),
             ("copies possible now", pool.parity_possible.to_string()),
             ("medium", pool.medium.clone()),
-            ("memory of each node", bytes(pool.node_budget_bytes)),
+            (most_of_each(pool), bytes(pool.node_budget_bytes)),
+            ("reserved there now", reserved(&report, &pool.name)),
             (
                 "when lost whole",
                 if pool.may_start_empty {
@@ -372,13 +381,7 @@ fn show(cluster: &Cluster, name: &str, out: Format) -> anyhow::Result<()> {
                 }
                 .into(),
             ),
-            (
-                "writes wait for",
-                match pool.copies_min {
-                    0 | 1 => "nothing: they go on with one copy".into(),
-                    copies => format!("{copies} complete copies"),
-                },
-            ),
+            ("writes wait for", writes_wait(pool)),
             ("buckets", pool.buckets.to_string()),
             ("whole", pool.whole.to_string()),
             ("short", pool.short.to_string()),

@@ -50,6 +50,8 @@ pub fn nodes(nodes: &[NodeStatus]) -> String {
             let which = disk_name(&full_name(nodes, node), disk, disks.len());
             text += &format!("\n{}", of_disk(&which, disk));
         }
+        let in_memory = disk_memory(&full_name(nodes, node), disks);
+        text.extend(in_memory.map(|line| format!("\n{line}")));
     }
     for again in nodes
         .iter()
@@ -122,12 +124,24 @@ fn of_disk(which: &str, disk: &DiskFacts) -> String {
         DiskState::Healthy | DiskState::Failed => String::new(),
     };
     format!(
-        "{which} keeps {used} of {all}, with {} of them in memory; its journal is {} % full, {} took {} us each{waiting}{state}",
-        bytes(disk.in_memory_bytes),
+        "{which}: {used} of pages written, {} reserved by pools, of {all}; its journal is {} % full; {} since the node's start, of {} us each{waiting}{state}",
+        bytes(disk.reserved_bytes),
         taken.unwrap_or(0),
         count(disk.syncs, "sync"),
         took.unwrap_or(0),
     )
+}
+
+/// The memory that a node has for pages of its disks, all of them together, in a line; none without a disk.
+pub fn disk_memory(node: &str, disks: &[DiskFacts]) -> Option<String> {
+    let all = DiskFacts::sum(disks);
+    (all.memory_bytes > 0).then(|| {
+        format!(
+            "{node} has {} of its disks' pages in memory as well, and may have {} (--disk-memory)",
+            bytes(all.in_memory_bytes),
+            bytes(all.memory_bytes)
+        )
+    })
 }
 
 /// The progress of fetching again the blocks of files that a lost node alone had.

@@ -16,7 +16,7 @@ fn a_machine_that_cannot_have_devices_says_why_and_what_to_do_instead() {
     let folder = tempfile::tempdir().expect("a folder");
     let ran = on(folder.path(), &["volume", "attach", "disk"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    let parts = ["modprobe nbd", "nbdfuse", "nbd://HOST/disk"];
+    let parts = ["modprobe nbd", "nbdfuse", "nbd://HOST:PORT/disk"];
     for part in parts {
         assert!(ran.stderr.contains(part), "{part}: {}", ran.stderr);
     }
