@@ -4,7 +4,7 @@ use bytes::{BufMut, BytesMut};
 use staves_nbd::{
     ANSWERS_BYTES_MAX, Export, Exports, Handshake, HandshakeStep, Incoming, LIST_BYTES_MAX,
     ListedExport, NbdCommand, NbdError, OPTION_BYTES_MAX, OpenError, ProtocolError,
-    REQUEST_HEAD_BYTES, Transmission,
+    REQUEST_HEAD_BYTES, TlsPolicy, Transmission,
 };
 
 /// Of the exports' reads and writes. The valid streams stay below it.
@@ -52,6 +52,8 @@ pub struct Conversation {
     pub answers: Vec<u8>,
     /// The chosen export, with what was agreed: structured replies and metadata.
     pub chosen: Option<(String, bool, bool)>,
+    /// True if TLS began.
+    pub secured: bool,
     /// The requests.
     pub incoming: Vec<Incoming>,
     /// True if the client ended the handshake.
@@ -60,10 +62,20 @@ pub struct Conversation {
     pub error: Option<ProtocolError>,
 }
 
-/// Plays a client's bytes in reads of these lengths, as a driver would.
-pub fn converse(bytes: &[u8], mut read_bytes: impl FnMut() -> usize) -> Conversation {
+/// Plays a client's bytes in reads of these lengths, as a driver without TLS would.
+pub fn converse(bytes: &[u8], read_bytes: impl FnMut() -> usize) -> Conversation {
+    converse_by(TlsPolicy::Off, bytes, read_bytes)
+}
+
+/// The same with a policy of TLS. All that follows the read in which TLS begins came within it.
+pub fn converse_by(
+    policy: TlsPolicy,
+    bytes: &[u8],
+    mut read_bytes: impl FnMut() -> usize,
+) -> Conversation {
     let mut driver = Driver {
-        handshake: Handshake::new(),
+        policy,
+        handshake: Handshake::with_tls(policy),
         transmission: None,
         input: BytesMut::new(),
         seen: Conversation::default(),
@@ -86,6 +98,7 @@ pub fn converse(bytes: &[u8], mut read_bytes: impl FnMut() -> usize) -> Conversa
 }
 
 struct Driver {
+    policy: TlsPolicy,
     handshake: Handshake,
     transmission: Option<Transmission>,
     input: BytesMut,
@@ -105,6 +118,13 @@ impl Driver {
                 HandshakeStep::More => {
                     let most = OPTION_BYTES_MAX + read_bytes;
                     assert!(self.input.len() <= most, "input is bounded");
+                    return Ok(true);
+                }
+                HandshakeStep::StartTls(within) => {
+                    assert!(self.policy != TlsPolicy::Off && !self.seen.secured);
+                    assert!(self.input.is_empty(), "nothing came before TLS");
+                    self.handshake = within;
+                    self.seen.secured = true;
                     return Ok(true);
                 }
                 HandshakeStep::Ended => {
@@ -181,6 +201,21 @@ fn check(incoming: &Incoming, transmission: &Transmission) {
     assert!(!writes || !transmission.is_read_only());
 }
 
+/// The same bytes for a server with TLS, whose client waits for the answer to each option, or for none.
+fn with_tls(policy: TlsPolicy, input: &[u8]) {
+    let waits = converse_by(policy, input, || 1);
+    let pipelined = converse_by(policy, input, || usize::MAX);
+    for seen in [&waits, &pipelined] {
+        let plain = seen.chosen.is_some() && !seen.secured;
+        assert!(!plain || policy != TlsPolicy::Required, "nothing without TLS");
+    }
+    assert!(!matches!(waits.error, Some(ProtocolError::BytesBeforeTls(_))));
+    match pipelined.error {
+        Some(ProtocolError::BytesBeforeTls(_)) => assert!(pipelined.chosen.is_none()),
+        _ => assert_eq!(waits, pipelined, "the same, without bytes before TLS"),
+    }
+}
+
 /// A client's bytes. Returns the number of requests that may be done. The first byte chooses the length of the reads
 /// that the rest is cut into.
 pub fn nbd(data: &[u8]) -> usize {
@@ -190,6 +225,8 @@ pub fn nbd(data: &[u8]) -> usize {
     let whole = converse(input, || usize::MAX);
     let pieces = converse(input, || usize::from(*read_bytes) + 1);
     assert_eq!(whole, pieces, "the same, however it was cut into reads");
+    with_tls(TlsPolicy::Offered, input);
+    with_tls(TlsPolicy::Required, input);
     let texts = whole.incoming.iter().filter_map(|incoming| match incoming {
         Incoming::Refused { error, text, .. } => Some((error, text)),
         _ => None,

@@ -54,6 +54,14 @@ pub enum ProtocolError {
     /// An option does not begin with its magic number.
     #[error("an option began with {0:#018x} and not with IHAVEOPT; is it an NBD client?")]
     OptionMagic(u64),
+    /// Bytes came behind `STARTTLS` before its answer: whoever sent them, they are not protected by TLS.
+    #[error(
+        "{0} bytes came behind STARTTLS before TLS had begun; the client must wait for the answer"
+    )]
+    BytesBeforeTls(usize),
+    /// The client cannot be told by an answer that it needs TLS.
+    #[error("the client has not started TLS, which this server requires; connect with TLS")]
+    TlsRequired,
     /// An option has more data than is skipped.
     #[error("the option {option} announced {bytes} bytes, more than are skipped; close the client")]
     OptionTooLarge {

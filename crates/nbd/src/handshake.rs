@@ -6,6 +6,7 @@ use crate::constants::{GREETING_MAGIC, OPTION_MAGIC, handshake_flag, option};
 use crate::error::ProtocolError;
 use crate::export::Exports;
 use crate::option::Negotiation;
+use crate::tls::TlsPolicy;
 use crate::transmission::Transmission;
 
 /// Longest data of an option that is read; longer data is skipped and the option refused.
@@ -54,14 +55,25 @@ pub enum HandshakeStep {
     More,
     /// The client chose the export of this name. What is left of the input belongs to the transmission.
     Began(Transmission, String),
+    /// The client starts TLS. The answers so far are to be sent first; then TLS begins, and this handshake, which has agreed on nothing
+    /// yet, goes on within it, without a greeting. Nothing is left of the input.
+    StartTls(Handshake),
     /// The client wants to end the connection. The answers so far are to be sent first.
     Ended,
 }
 
 impl Handshake {
-    /// A handshake of a new connection.
+    /// A handshake of a new connection, without TLS.
     pub fn new() -> Handshake {
         Handshake::default()
+    }
+
+    /// A handshake of a new connection, with this policy of TLS.
+    pub fn with_tls(policy: TlsPolicy) -> Handshake {
+        Handshake {
+            negotiation: Negotiation::with_tls(policy),
+            ..Handshake::default()
+        }
     }
 
     /// Appends the server's first bytes.
@@ -99,6 +111,10 @@ impl Handshake {
                     }
                     self.expected = Expected::OptionHead;
                     let data = input.split_to(bytes);
+                    if self.negotiation.may_start_tls(option, &data) {
+                        self.expected = Expected::Nothing;
+                        return self.start_tls(input, out);
+                    }
                     if let Some(step) = self.negotiation.answer(option, &data, exports, out)? {
                         self.expected = Expected::Nothing;
                         return Ok(step);
@@ -113,6 +129,22 @@ impl Handshake {
                 _ => return Ok(HandshakeStep::More),
             }
         }
+    }
+
+    /// Grants TLS. Bytes behind the option came without its protection, from the client or from anybody on the way: they end the connection.
+    fn start_tls(
+        &self,
+        input: &BytesMut,
+        out: &mut BytesMut,
+    ) -> Result<HandshakeStep, ProtocolError> {
+        if !input.is_empty() {
+            return Err(ProtocolError::BytesBeforeTls(input.len()));
+        }
+        Ok(HandshakeStep::StartTls(Handshake {
+            expected: Expected::OptionHead,
+            options: self.options,
+            negotiation: self.negotiation.secured(out),
+        }))
     }
 
     /// Reads an option's head; the input is long enough.

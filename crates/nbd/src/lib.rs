@@ -12,6 +12,7 @@
 //! Handshake::greeting -> out
 //! bytes -> Handshake::next(exports) -+-> More: `out` is sent, more bytes are read
 //!                                    +-> Ended: `out` is sent, the connection closed
+//!                                    +-> StartTls: `out` is sent, TLS begins, and another Handshake goes on within it
 //!                                    +-> Began: a Transmission, and the export's name
 //! bytes -> Transmission::next -+-> Header: a write is announced; the driver takes a budget for its payload
 //!                              +-> Request: the driver asks the volume -> Replies::read_head, done, error, ...
@@ -23,13 +24,13 @@
 //!
 //! **Invariants.** `out` is empty again before the next [`Handshake::next`]: a client may not send an option before the
 //! answer to the one before, and one that does is disconnected when its answers pile up. Each request has one reply, with the request's cookie; the
-//! order is the driver's to choose. A [`Replies`] is a copy of what was agreed and may be used on any thread.
+//! order is the driver's to choose. Nothing that came before TLS counts within it: neither agreements nor bytes. A [`Replies`] is a copy of what was agreed and may be used on any thread.
 //!
 //! **Layout.** `constants`: numbers of the specification. `export`: the volumes as a handshake sees them. `handshake`: options
 //! one by one; `option`: the answer to each. `request`: one request's head, checked. `transmission`: requests and
-//! payloads. `reply`: answers to bytes, `text` in them. `error`: NBD's error numbers, and the reasons that end a connection.
+//! payloads. `tls`: the policy of TLS. `reply`: answers to bytes, `text` in them. `error`: NBD's error numbers, and the reasons that end a connection.
 //!
-//! **Not here.** Sockets, waiting, budgets, the bytes of volumes. TLS, extended headers, resizing, other metadata than
+//! **Not here.** Sockets, waiting, budgets, the bytes of volumes, TLS itself. Extended headers, resizing, other metadata than
 //! `base:allocation`: options that ask for them are refused.
 
 mod constants;
@@ -40,6 +41,7 @@ mod option;
 mod reply;
 mod request;
 mod text;
+mod tls;
 mod transmission;
 
 pub use error::{NbdError, ProtocolError};
@@ -52,4 +54,5 @@ pub use option::LIST_BYTES_MAX;
 pub use reply::{EXTENTS_MAX, ReadRange, Replies};
 pub use request::{NbdCommand, Request};
 pub use text::STRING_BYTES_MAX;
+pub use tls::TlsPolicy;
 pub use transmission::{Incoming, REQUEST_HEAD_BYTES, Transmission};

@@ -9,6 +9,7 @@ use crate::error::ProtocolError;
 use crate::export::{Export, Exports, OpenError};
 use crate::handshake::HandshakeStep;
 use crate::text::{STRING_BYTES_MAX, clipped};
+use crate::tls::{TlsPhase, TlsPolicy};
 use crate::transmission::Transmission;
 
 /// Longest list of exports, in bytes of its answer.
@@ -23,6 +24,8 @@ type Refusal = (u32, String);
 /// The agreements so far.
 #[derive(Debug, Default)]
 pub(crate) struct Negotiation {
+    tls: TlsPhase,
+    fixed_newstyle: bool,
     no_zeroes: bool,
     structured: bool,
     /// The export for which `base:allocation` was selected last.
@@ -30,14 +33,74 @@ pub(crate) struct Negotiation {
 }
 
 impl Negotiation {
+    /// Nothing agreed on, with this policy of TLS.
+    pub(crate) fn with_tls(policy: TlsPolicy) -> Negotiation {
+        Negotiation {
+            tls: TlsPhase::Plain(policy),
+            ..Negotiation::default()
+        }
+    }
+
     /// Takes the client's flags.
     pub(crate) fn set_client_flags(&mut self, flags: u32) -> Result<(), ProtocolError> {
         let offered = handshake_flag::FIXED_NEWSTYLE | handshake_flag::NO_ZEROES;
         if flags & !u32::from(offered) != 0 {
             return Err(ProtocolError::ClientFlags(flags));
         }
-        self.no_zeroes = flags & u32::from(handshake_flag::NO_ZEROES) != 0;
+        let has = |flag: u16| flags & u32::from(flag) != 0;
+        self.no_zeroes = has(handshake_flag::NO_ZEROES);
+        self.fixed_newstyle = has(handshake_flag::FIXED_NEWSTYLE);
+        // Such a client knows neither TLS nor an answer that refuses it.
+        if self.tls == TlsPhase::Plain(TlsPolicy::Required) && !self.fixed_newstyle {
+            return Err(ProtocolError::TlsRequired);
+        }
         Ok(())
+    }
+
+    /// Returns whether an option starts TLS.
+    pub(crate) fn may_start_tls(&self, option: u32, data: &[u8]) -> bool {
+        let has_tls = matches!(
+            self.tls,
+            TlsPhase::Plain(TlsPolicy::Offered | TlsPolicy::Required)
+        );
+        option == option::STARTTLS && data.is_empty() && has_tls && self.fixed_newstyle
+    }
+
+    /// Answers the option that starts TLS. Of what was agreed on before, only the client's flags are left.
+    pub(crate) fn secured(&self, out: &mut BytesMut) -> Negotiation {
+        put_reply(out, option::STARTTLS, answer::ACK, &[]);
+        Negotiation {
+            tls: TlsPhase::Secured,
+            fixed_newstyle: self.fixed_newstyle,
+            no_zeroes: self.no_zeroes,
+            ..Negotiation::default()
+        }
+    }
+
+    /// Returns whether an option is not done before TLS has begun.
+    fn needs_tls(&self, option: u32) -> bool {
+        self.tls == TlsPhase::Plain(TlsPolicy::Required)
+            && option != option::STARTTLS
+            && option != option::ABORT
+    }
+
+    /// The refusal of a `STARTTLS` without data.
+    fn tls_refusal(&self) -> Refusal {
+        let (kind, text) = match self.tls {
+            TlsPhase::Secured => (
+                answer::ERR_INVALID,
+                "TLS has begun already; go on within it",
+            ),
+            TlsPhase::Plain(TlsPolicy::Off) => (
+                answer::ERR_POLICY,
+                "this server has no TLS; connect without it",
+            ),
+            TlsPhase::Plain(_) => (
+                answer::ERR_POLICY,
+                "TLS needs a client of the fixed newstyle; use one",
+            ),
+        };
+        (kind, text.to_owned())
     }
 
     /// Answers an option; returns a step if it was the last one.
@@ -49,6 +112,10 @@ impl Negotiation {
         out: &mut BytesMut,
     ) -> Result<Option<HandshakeStep>, ProtocolError> {
         let answered = match option {
+            option::EXPORT_NAME if self.needs_tls(option) => {
+                return Err(ProtocolError::TlsRequired);
+            }
+            _ if self.needs_tls(option) => Err(tls_required()),
             option::EXPORT_NAME => return self.export_name(data, exports, out).map(Some),
             option::ABORT => {
                 put_reply(out, option, answer::ACK, &[]);
@@ -67,10 +134,7 @@ impl Negotiation {
             }),
             option::LIST_META_CONTEXT => self.list_contexts(data, exports, out),
             option::SET_META_CONTEXT => self.set_contexts(data, exports, out),
-            option::STARTTLS => no_data(data).and(Err((
-                answer::ERR_POLICY,
-                "this server has no TLS yet; connect without it".to_owned(),
-            ))),
+            option::STARTTLS => no_data(data).and_then(|()| Err(self.tls_refusal())),
             _ => Err((
                 answer::ERR_UNSUP,
                 format!("this server does not know the option {option}"),
@@ -89,8 +153,14 @@ impl Negotiation {
             put_reply(out, option, answer::ACK, &[]);
             return true;
         }
-        let text = "the option's data is too long; send less";
-        put_reply(out, option, answer::ERR_TOO_BIG, &[text.as_bytes()]);
+        let (kind, text) = match self.needs_tls(option) {
+            true => tls_required(),
+            false => (
+                answer::ERR_TOO_BIG,
+                "the option's data is too long; send less".to_owned(),
+            ),
+        };
+        put_reply(out, option, kind, &[text.as_bytes()]);
         false
     }
 
@@ -250,6 +320,11 @@ fn open(exports: &impl Exports, name: &str) -> Result<Export, Refusal> {
         OpenError::Policy(text) => (answer::ERR_POLICY, text),
         OpenError::Shutdown(text) => (answer::ERR_SHUTDOWN, text),
     })
+}
+
+fn tls_required() -> Refusal {
+    let text = "this server requires TLS; connect with it";
+    (answer::ERR_TLS_REQD, text.to_owned())
 }
 
 fn no_data(data: &[u8]) -> Result<(), Refusal> {

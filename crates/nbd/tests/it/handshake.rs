@@ -113,8 +113,8 @@ fn list_names_the_exports() {
 }
 
 #[test]
-fn tls_is_refused_and_unknown_options_are() {
-    let text = "this server has no TLS yet; connect without it";
+fn tls_that_is_off_is_refused_and_unknown_options_are() {
+    let text = "this server has no TLS; connect without it";
     assert_eq!(answers(&option(5, b"")), refusal(5, POLICY, text));
     let text = "this option has no data; send none";
     assert_eq!(answers(&option(5, b"x")), refusal(5, INVALID, text));

@@ -9,6 +9,7 @@ mod limits;
 mod qemu;
 mod replies;
 mod server;
+mod tls;
 mod transmission;
 
 #[path = "../../../../fuzz/shared/nbd.rs"]

@@ -195,7 +195,7 @@ impl Connection<'_> {
             self.send()?;
             match step? {
                 HandshakeStep::More => self.read(1)?,
-                HandshakeStep::Ended => return Ok(None),
+                HandshakeStep::Ended | HandshakeStep::StartTls(_) => return Ok(None),
                 HandshakeStep::Began(transmission, name) => {
                     self.name = name;
                     return Ok(Some(transmission));
