@@ -207,9 +207,15 @@ fn with_tls(policy: TlsPolicy, input: &[u8]) {
     let pipelined = converse_by(policy, input, || usize::MAX);
     for seen in [&waits, &pipelined] {
         let plain = seen.chosen.is_some() && !seen.secured;
-        assert!(!plain || policy != TlsPolicy::Required, "nothing without TLS");
+        assert!(
+            !plain || policy != TlsPolicy::Required,
+            "nothing without TLS"
+        );
     }
-    assert!(!matches!(waits.error, Some(ProtocolError::BytesBeforeTls(_))));
+    assert!(!matches!(
+        waits.error,
+        Some(ProtocolError::BytesBeforeTls(_))
+    ));
     match pipelined.error {
         Some(ProtocolError::BytesBeforeTls(_)) => assert!(pipelined.chosen.is_none()),
         _ => assert_eq!(waits, pipelined, "the same, without bytes before TLS"),

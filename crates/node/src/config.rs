@@ -17,6 +17,7 @@ mod error;
 mod file;
 mod redirect;
 mod suggest;
+mod tls;
 mod value;
 
 use std::borrow::Cow;
@@ -29,6 +30,7 @@ use staves_model::change::BUCKETS_MAX;
 use staves_wire::cache::VALUE_BYTES_MAX;
 
 pub use error::{ConfigError, Origin};
+pub use staves_nbd::TlsPolicy;
 pub use staves_resp::Redirect;
 pub use suggest::nearest;
 use value::is_wildcard;
@@ -108,6 +110,10 @@ keys! {
     admin: Endpoint = "127.0.0.1:1680", "Where HTTP is served: health, metrics, status.";
     nbd: Option<Endpoint> = "", "Where volumes are served as block devices, by NBD (its usual port is 10809). Without it they are not. Whoever reaches it may read and write all volumes.";
     grpc: Option<Endpoint> = "", "Where volumes are served by gRPC, to programs. Without it they are not. Whoever reaches it may read and write all volumes.";
+    tls_cert: Option<PathBuf> = "", "A file with the certificate (PEM, those of intermediate authorities behind it) that the node shows to clients of NBD that ask for TLS. The other ports have no TLS. It is read at the start.";
+    tls_key: Option<PathBuf> = "", "A file with the private key of tls_cert (PEM, without a password), readable by its owner and group only.";
+    tls_client_ca: Option<PathBuf> = "", "A file with the certificates (PEM) of those who sign the certificates of clients. With it TLS begins only with clients that have such a certificate.";
+    nbd_tls: Option<TlsPolicy> = "", "TLS at the NBD port: 'off'; 'offered', for clients that ask for it; 'required', so that clients without it are refused. By default 'offered' with tls_cert, and 'off' without.";
     advertise: Advertise = "", "What others are told to connect to, if it is not what the doors bind to: a host, a host:port for the native protocol, or 'native=HOST:PORT,resp=HOST:PORT,admin=HOST:PORT'.";
     join: Vec<Endpoint> = "", "Nodes of the cluster to join, any of them. Without any, a node without a cluster starts one.";
     secret_file: Option<PathBuf> = "", "A file with the secret that the nodes of the cluster share, readable by its owner only. Without one, whoever reaches the native port may say that it is a node. Clients and tools may prove this one, too.";
@@ -254,16 +260,18 @@ impl Loaded {
             });
         };
         // A secret that is meant and missing must not make an open node. (In a file the empty text is the default.)
-        let is_secret = key.name.ends_with("secret_file");
+        let is_secret = key.name.ends_with("secret_file") || key.name.contains("tls");
         let is_variable = matches!(origin, Origin::Environment { .. });
         let value =
             value.and_then(
-                |text| match is_secret && is_variable && text.trim().is_empty() {
+                |text| {
+                    match is_secret && is_variable && text.trim().is_empty() {
                     true => Err(
-                        "it is empty: name the file, or unset it for a node without a secret"
+                        "it is empty: name the file, or unset it for a node without that protection"
                             .to_owned(),
                     ),
                     false => Ok(text),
+                }
                 },
             );
         value
@@ -446,6 +454,8 @@ impl Config {
                 self.client_secret_file.is_none() || self.secret_file.is_some(),
                 "client_secret_file needs secret_file: without a secret of the nodes, whoever says that it is a node is one",
             ),
+            self.tls_files_are_whole(),
+            self.tls_has_a_certificate(),
             (self.clients_max > 0, "clients_max must be at least 1"),
             (
                 self.threads <= THREADS_MAX,

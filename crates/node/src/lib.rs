@@ -32,7 +32,7 @@
 //! `staves-cache`'s. Flags and signals are the program's (`crates/cli`), but for [`serve`].
 //!
 //! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
-//! `start`: doors and options. `accepting`: their loop. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
+//! `start`: doors and options. `accepting`: their loop. `tls`: certificates, and connections within TLS. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
 //! `gate`: costly requests, one at a time. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`volumes`]: figures of block devices. [`cpu`], [`resident`]: what the kernel counts.
 
@@ -65,6 +65,7 @@ mod running;
 mod serve;
 mod start;
 pub mod status;
+mod tls;
 pub mod volumes;
 mod witness;
 
@@ -72,3 +73,4 @@ pub use host::services::{HostedService, SERVICES, ServiceOptions};
 pub use node::{Node, run};
 pub use serve::serve;
 pub use start::{Addresses, StartError, check_files};
+pub use tls::{TlsError, TlsFile};

@@ -4,7 +4,7 @@
 //! other, each through the node's router, so that any node serves any volume; replies leave as they come. The first write
 //! attaches the volume: a new session of the directory, which is told to every bucket before the write goes out, so that
 //! nothing that a former writer sent takes effect after it. A connection is a session: where a client connects anew, what its broken
-//! connection left on its way does not count any more.
+//! connection left on its way does not count any more. A client that starts TLS goes on within it, by the same code.
 //!
 //! **Layout.** `negotiation`: the choice of a volume. `connection`: its requests; `counted`: their time, and the limit; `replies`: on their way.
 //! Sessions and bytes are [`crate::volumes`]', the bytes of the protocol `staves-nbd`'s.
@@ -14,9 +14,11 @@ mod counted;
 mod negotiation;
 mod replies;
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use staves_nbd::TlsPolicy;
 use staves_net::Refusals;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -27,29 +29,66 @@ use crate::config::Config;
 use crate::door::Phase;
 use crate::entry::Entry;
 use crate::start::{self, StartError};
+use crate::tls::{DoorStream, Tls};
 use crate::volumes::attachments::Attachments;
 use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
 
 /// The door.
 struct NbdDoor {
     entry: Arc<Entry>,
+    tls: DoorTls,
     attachments: Arc<Attachments>,
     places: DoorClients,
 }
 
+/// The door's policy of TLS, and the certificate for it.
+struct DoorTls {
+    policy: TlsPolicy,
+    certificate: Option<Arc<Tls>>,
+}
+
+impl DoorTls {
+    /// Begins TLS on a connection that has none.
+    async fn start(&self, stream: DoorStream) -> io::Result<DoorStream> {
+        match (&self.certificate, stream) {
+            (Some(tls), DoorStream::Plain(socket)) => tls.accept(socket).await,
+            _ => Err(io::Error::other("TLS cannot begin here")),
+        }
+    }
+}
+
 /// The door's socket, where volumes are to be served.
-pub(crate) struct NbdSocket(Option<TcpListener>);
+pub(crate) struct NbdSocket {
+    listener: Option<TcpListener>,
+    tls: DoorTls,
+}
 
 impl NbdSocket {
-    pub(crate) async fn bind(config: &Config) -> Result<NbdSocket, StartError> {
-        Ok(NbdSocket(match &config.nbd {
+    pub(crate) async fn bind(
+        config: &Config,
+        certificate: Option<Arc<Tls>>,
+    ) -> Result<NbdSocket, StartError> {
+        let policy = config.nbd_tls_policy();
+        let listener = match &config.nbd {
             Some(at) => Some(start::bind("NBD", at, "--nbd").await?),
             None => None,
-        }))
+        };
+        if listener.is_some() && config.tls_client_ca.is_some() && policy != TlsPolicy::Required {
+            tracing::warn!(
+                "tls_client_ca keeps no client of NBD out that does without TLS; --nbd-tls required does"
+            );
+        }
+        Ok(NbdSocket {
+            listener,
+            tls: DoorTls {
+                policy,
+                certificate,
+            },
+        })
     }
 
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.0.as_ref().map(start::address)
+        self.listener.as_ref().map(start::address)
     }
 
     /// Begins to serve; the counts, and the task.
@@ -61,12 +100,13 @@ impl NbdSocket {
     ) -> (Arc<VolumeDoorState>, Option<JoinHandle<()>>) {
         let door = Arc::new(NbdDoor {
             entry,
+            tls: self.tls,
             attachments,
             places: DoorClients::new("NBD", clients_max),
         });
         let state = door.places.state.clone();
         let task = self
-            .0
+            .listener
             .map(|listener| tokio::spawn(accept(listener, door, phase)));
         (state, task)
     }

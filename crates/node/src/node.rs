@@ -78,7 +78,7 @@ impl Node {
         let arena = Arena::new(config.memory.0).map_err(|error| StartError::Memory {
             reason: error.to_string(),
         })?;
-        let nbd = NbdSocket::bind(&config).await?;
+        let nbd = NbdSocket::bind(&config, start::certificate(&config)?).await?;
         let grpc = GrpcSocket::bind(&config).await?;
         let mut disks = start::open_disks(&config)?;
         let addresses = listeners.addresses([nbd.address(), grpc.address()]);

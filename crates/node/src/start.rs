@@ -1,5 +1,6 @@
 //! From a configuration to open doors, and what can be wrong on the way.
 
+mod certificate;
 mod first_pool;
 
 use std::io;
@@ -17,6 +18,7 @@ use crate::config::{Config, ConfigError, Doors, Endpoint, Size};
 use crate::disk::NodeDiskError;
 use crate::disks::StartedDisks;
 
+pub(crate) use self::certificate::certificate;
 use self::first_pool::first_pool;
 pub(crate) use self::first_pool::{asked_first_pool, tell_differences};
 
@@ -85,6 +87,9 @@ pub enum StartError {
     /// A secret file cannot be used.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The certificate, its key or the authorities of clients cannot be used.
+    #[error(transparent)]
+    Tls(#[from] crate::TlsError),
     /// The secrets of nodes and of clients are the same.
     #[error(
         "secret_file and client_secret_file hold the same secret, so that every client could be a node: make another for clients"
@@ -229,7 +234,8 @@ pub(crate) fn secrets(config: &Config) -> Result<Option<Secrets>, StartError> {
 
 /// Looks at the files that a configuration names, as a start does.
 pub fn check_files(config: &Config) -> Result<(), StartError> {
-    secrets(config).map(drop)
+    secrets(config)?;
+    certificate(config).map(drop)
 }
 
 /// A warning for a node without a secret, unless only this machine reaches its native port.

@@ -2,6 +2,7 @@
 //! absent, servers as processes, the load of a workload on real nodes (feature `load`), and a cluster of them in one process
 //! (feature `cluster`). For tests and programs that test only.
 
+pub mod certificates;
 #[cfg(feature = "cluster")]
 pub mod cluster;
 #[cfg(feature = "load")]

@@ -33,6 +33,7 @@ mod mapped;
 mod memory;
 mod mount;
 mod mounting;
+mod nbd_tls;
 mod nbd_tools;
 mod nfs;
 mod out_of_memory;

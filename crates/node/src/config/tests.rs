@@ -108,6 +108,12 @@ fn values_must_go_together() {
         ("election_min_ms = 700", "election_max_ms"),
         ("value_bytes_max = \"1GiB\"", "value_bytes_max"),
         ("threads = 5000", "threads"),
+        ("tls_cert = \"c\"", "tls_cert and tls_key go together"),
+        ("tls_key = \"k\"", "tls_cert and tls_key go together"),
+        ("tls_client_ca = \"a\"", "tls_client_ca needs both"),
+        ("nbd_tls = \"offered\"", "nbd_tls needs a certificate"),
+        ("nbd_tls = \"required\"", "nbd_tls needs a certificate"),
+        ("nbd_tls = \"on\"", "'on' is none of 'off'"),
         (
             "listen = \"h:1\"\nadmin = \"h:1\"",
             "addresses of their own",
@@ -184,12 +190,32 @@ fn what_does_not_hold_together_is_named_with_file_line_and_value() {
 
 #[test]
 fn a_variable_for_a_secret_that_is_empty_makes_no_open_node() {
-    for key in ["STAVES_SECRET_FILE", "STAVES_CLIENT_SECRET_FILE"] {
+    for key in [
+        "STAVES_SECRET_FILE",
+        "STAVES_CLIENT_SECRET_FILE",
+        "STAVES_TLS_CLIENT_CA",
+        "STAVES_NBD_TLS",
+    ] {
         let error = load_text(Path::new(""), "", vec![pair(key, " ")], none()).expect_err("empty");
         assert!(
             error.to_string().contains("it is empty: name the file"),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn tls_is_offered_where_there_is_a_certificate_unless_said_otherwise() {
+    let policy = |text: &str| {
+        let loaded = load_text(Path::new("f.toml"), text, none(), none()).expect("sound");
+        loaded.config.nbd_tls_policy()
+    };
+    let with = "tls_cert = \"c\"\ntls_key = \"k\"\n";
+    assert_eq!(policy(""), TlsPolicy::Off);
+    assert_eq!(policy("nbd_tls = \"off\""), TlsPolicy::Off);
+    assert_eq!(policy(with), TlsPolicy::Offered);
+    for (text, expected) in [("off", TlsPolicy::Off), ("required", TlsPolicy::Required)] {
+        assert_eq!(policy(&format!("{with}nbd_tls = \"{text}\"")), expected);
     }
 }
 

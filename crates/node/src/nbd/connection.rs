@@ -8,9 +8,8 @@ use std::time::Duration;
 use bytes::BytesMut;
 use staves_nbd::{Incoming, NbdCommand, NbdError, Replies, Request, Transmission};
 use staves_net::InFlightPart;
-use tokio::io::{AsyncReadExt, Interest};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -21,6 +20,7 @@ use super::negotiation::negotiate;
 use super::replies::{NbdReply, WRITE_MAX, nbd_error, write};
 use crate::door::Phase;
 use crate::running::Running;
+use crate::tls::{DoorReader, DoorStream};
 use crate::volumes::ServedVolume;
 use crate::volumes::allocation::{EXTENTS_BYTES, EXTENTS_MAX};
 use crate::volumes::attachment::Attachment;
@@ -41,7 +41,7 @@ const READ_BYTES: usize = 16 << 10;
 
 /// Serves a client until it leaves, or must.
 pub(super) async fn serve(
-    mut socket: TcpStream,
+    socket: TcpStream,
     address: SocketAddr,
     door: &Arc<NbdDoor>,
     mut phase: watch::Receiver<Phase>,
@@ -54,11 +54,13 @@ pub(super) async fn serve(
     };
     let client = SocketAddr::new(address.ip().to_canonical(), address.port());
     let mut input = BytesMut::with_capacity(READ_BYTES);
-    let negotiated = negotiate(&mut socket, &mut input, running, client);
+    let socket = DoorStream::Plain(socket);
+    let negotiated = negotiate(socket, &door.tls, &mut input, running, client);
     let negotiated = timeout(NEGOTIATION_MAX, negotiated).await;
-    let Some((transmission, id)) = negotiated.map_err(io::Error::from)?? else {
+    let Some(chosen) = negotiated.map_err(io::Error::from)?? else {
         return Ok(());
     };
+    let (transmission, id) = (chosen.transmission, chosen.id);
     let taken = WhenTaken::WaitForSameMachine;
     let attachment = door.attachments.join(id, client.to_string(), taken);
     let volume = running.volumes.open(&running.host.routes().map, id);
@@ -70,7 +72,9 @@ pub(super) async fn serve(
         replies: transmission.replies(),
         blocks: VolumeBytes::new(running.clone(), id),
     };
-    let ended = connection.run(socket, input, transmission, phase).await;
+    let ended = connection
+        .run(chosen.stream, input, transmission, phase)
+        .await;
     door.attachments.leave(running, &attachment).await;
     ended
 }
@@ -87,7 +91,7 @@ struct NbdConnection {
 }
 
 /// The ends of a wait: the client's, and the node's.
-type WaitEnds<'a> = (&'a OwnedReadHalf, &'a mut watch::Receiver<Phase>);
+type WaitEnds<'a> = (&'a DoorReader, &'a mut watch::Receiver<Phase>);
 
 /// A write whose payload is awaited: its place, and the memory for it.
 type BegunWrite = (OwnedSemaphorePermit, InFlightPart);
@@ -103,12 +107,12 @@ enum End {
 impl NbdConnection {
     async fn run(
         &self,
-        socket: TcpStream,
+        stream: DoorStream,
         input: BytesMut,
         transmission: Transmission,
         phase: watch::Receiver<Phase>,
     ) -> io::Result<()> {
-        let (reading, writing) = socket.into_split();
+        let (reading, writing) = stream.into_split();
         let (replies, to_write) = mpsc::channel(REQUESTS_MAX);
         let mut writer = tokio::spawn(write(writing, to_write, self.running.clone()));
         let mut tasks = JoinSet::new();
@@ -136,7 +140,7 @@ impl NbdConnection {
 
     async fn read(
         &self,
-        mut reading: OwnedReadHalf,
+        mut reading: DoorReader,
         mut input: BytesMut,
         mut transmission: Transmission,
         (replies, tasks): (&mpsc::Sender<NbdReply>, &mut JoinSet<()>),
@@ -225,7 +229,7 @@ impl NbdConnection {
     /// Reads further bytes, of a payload that has its memory most often.
     async fn more(
         &self,
-        reading: &mut OwnedReadHalf,
+        reading: &mut DoorReader,
         input: &mut BytesMut,
         begun: &mut Option<BegunWrite>,
     ) -> io::Result<Option<End>> {
@@ -291,8 +295,7 @@ impl NbdConnection {
         let gone = async {
             loop {
                 tokio::time::sleep(LOOK).await;
-                let ready = timeout(Duration::ZERO, reading.ready(Interest::READABLE)).await;
-                if matches!(ready, Ok(Ok(ready)) if ready.is_read_closed()) {
+                if reading.is_closed() {
                     return;
                 }
             }

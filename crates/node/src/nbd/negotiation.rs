@@ -10,9 +10,10 @@ use staves_nbd::{
     Export, Exports, Handshake, HandshakeStep, ListedExport, OpenError, Transmission,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
+use super::DoorTls;
 use crate::running::Running;
+use crate::tls::DoorStream;
 use crate::volumes::attachment::is_same_client;
 use crate::volumes::newest::newest_map;
 
@@ -102,19 +103,27 @@ impl Exports for Volumes<'_> {
     }
 }
 
+/// A volume that a client has chosen, and the connection to it.
+pub(super) struct Negotiated {
+    pub(super) stream: DoorStream,
+    pub(super) transmission: Transmission,
+    pub(super) id: RegionId,
+}
+
 /// Until the client has chosen a volume; `None` if it leaves first.
 pub(super) async fn negotiate(
-    socket: &mut TcpStream,
+    mut stream: DoorStream,
+    tls: &DoorTls,
     input: &mut BytesMut,
     running: &Running,
     client: SocketAddr,
-) -> io::Result<Option<(Transmission, RegionId)>> {
-    let mut handshake = Handshake::new();
+) -> io::Result<Option<Negotiated>> {
+    let mut handshake = Handshake::with_tls(tls.policy);
     let mut out = BytesMut::new();
     handshake.greeting(&mut out);
     loop {
-        socket.write_all(&out.split()).await?;
-        if socket.read_buf(input).await? == 0 {
+        send(&mut stream, &mut out).await?;
+        if stream.read_buf(input).await? == 0 {
             return Ok(None);
         }
         let exports = Volumes {
@@ -125,15 +134,29 @@ pub(super) async fn negotiate(
         let step = handshake.next(input, &exports, &mut out);
         match step.map_err(io::Error::other)? {
             HandshakeStep::More => {}
+            HandshakeStep::StartTls(within) => {
+                send(&mut stream, &mut out).await?;
+                stream = tls.start(stream).await?;
+                handshake = within;
+            }
             HandshakeStep::Ended => {
-                socket.write_all(&out).await?;
+                send(&mut stream, &mut out).await?;
                 return Ok(None);
             }
             HandshakeStep::Began(transmission, name) => {
-                socket.write_all(&out).await?;
+                send(&mut stream, &mut out).await?;
                 let named = exports.map.region_named(&name);
-                return Ok(named.map(|(_, region)| (transmission, region.id)));
+                return Ok(named.map(|(_, region)| Negotiated {
+                    stream,
+                    transmission,
+                    id: region.id,
+                }));
             }
         }
     }
+}
+
+async fn send(stream: &mut DoorStream, out: &mut BytesMut) -> io::Result<()> {
+    stream.write_all(&out.split()).await?;
+    stream.flush().await
 }

@@ -8,11 +8,11 @@ use bytes::{Bytes, BytesMut};
 use staves_nbd::NbdError;
 use staves_net::InFlightPart;
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
 use crate::running::Running;
+use crate::tls::DoorWriter;
 use crate::volumes::error::VolumeFault;
 
 /// The time that a client may take none of its replies.
@@ -45,7 +45,7 @@ pub(super) struct NbdReply {
 
 /// Sends replies as they come, small ones together.
 pub(super) async fn write(
-    mut writing: OwnedWriteHalf,
+    mut writing: DoorWriter,
     mut replies: mpsc::Receiver<NbdReply>,
     running: Arc<Running>,
 ) -> io::Result<()> {
@@ -82,7 +82,7 @@ pub(super) async fn write(
 
 /// Sends a head and its payload. Ends if the client takes nothing for long, or holds memory for which others wait.
 async fn send(
-    writing: &mut OwnedWriteHalf,
+    writing: &mut DoorWriter,
     head: &[u8],
     payload: &[Bytes],
     mut part: Option<InFlightPart>,
@@ -93,16 +93,7 @@ async fn send(
     let mut left = &mut slices[..];
     IoSlice::advance_slices(&mut left, 0);
     while !left.is_empty() {
-        let stuck = async {
-            match &mut part {
-                Some(part) => part.stuck().await,
-                None => std::future::pending().await,
-            }
-        };
-        let count = tokio::select! {
-            count = timeout(WRITE_MAX, writing.write_vectored(left)) => count.map_err(io::Error::from)??,
-            () = stuck => return Err(io::Error::other("replies that nobody takes, for whose memory others wait")),
-        };
+        let count = unless_stuck(&mut part, writing.write_vectored(left)).await?;
         if count == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
@@ -111,5 +102,23 @@ async fn send(
         }
         IoSlice::advance_slices(&mut left, count);
     }
-    Ok(())
+    // TLS keeps the last of it, 64 KiB at most, until it is asked to send that.
+    unless_stuck(&mut part, writing.flush()).await
+}
+
+/// Waits until the client takes something, and no longer than it may.
+async fn unless_stuck<T>(
+    part: &mut Option<InFlightPart>,
+    step: impl Future<Output = io::Result<T>>,
+) -> io::Result<T> {
+    let stuck = async {
+        match part {
+            Some(part) => part.stuck().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        done = timeout(WRITE_MAX, step) => done.map_err(io::Error::from)?,
+        () = stuck => Err(io::Error::other("replies that nobody takes, for whose memory others wait")),
+    }
 }

@@ -20,6 +20,7 @@ mod lives;
 mod loads;
 mod membership;
 mod memory;
+mod nbd_tls;
 mod one_node;
 mod quiet;
 mod redirects;
