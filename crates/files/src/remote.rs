@@ -9,7 +9,7 @@
 //! cached for [`STAT_TTL`], and longer while the server does not answer (`outage.rs`); a read that finds another version ends that. A listing has at most [`bounded::NAMES_MAX`] names.
 //!
 //! `remote/address.rs`: addresses. `remote/away.rs`: whether it answers. `remote/bounded.rs`: the bounds of lists. `remote/bucket.rs`: credentials;
-//! `remote/door.rs`: new ones. `remote/manifest.rs`: lists of servers that cannot list. `remote/failure.rs`: errors.
+//! `remote/door.rs`: new ones. `remote/manifest.rs`: lists of servers that cannot list. `remote/failure.rs`: errors. `remote/roots.rs`: certificates.
 //! `remote/sifted.rs`: keys that no path can have.
 
 pub mod address;
@@ -20,6 +20,7 @@ mod door;
 mod failure;
 mod manifest;
 mod names;
+mod roots;
 mod sifted;
 
 use std::ops::Range;

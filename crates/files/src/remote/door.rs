@@ -13,6 +13,7 @@ use super::address::{Address, Server};
 use super::bounded::Bounded;
 use super::bucket::{Keys, Settings};
 use super::failure;
+use super::roots;
 use crate::driver;
 
 /// The bound on a connection attempt.
@@ -104,6 +105,7 @@ impl Door {
 }
 
 fn open(address: &Address, list_bytes_max: usize, find: &Find) -> Result<Opened, String> {
+    roots::check()?;
     // A try fails or succeeds as a whole, and by our own rules: the library tries once.
     let retry = RetryConfig {
         max_retries: 0,

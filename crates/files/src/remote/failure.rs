@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::remote::bounded::{is_no_folder, too_long_of};
+use crate::remote::roots;
 
 /// Longest reason that is passed on: servers answer errors with whole pages.
 const REASON_CHARS_MAX: usize = 300;
@@ -132,7 +133,7 @@ pub fn no_client(error: &dyn std::error::Error) -> String {
 
 /// The file of the certificates of those whom this process trusts.
 fn trusted() -> String {
-    match std::env::var_os("SSL_CERT_FILE") {
+    match std::env::var_os(roots::VARIABLE) {
         Some(file) => format!("which is {} now", file.display()),
         None => "which is not set".to_owned(),
     }

@@ -19,8 +19,11 @@ fn a_process_that_reads() {
     println!("\nread");
 }
 
+/// Bounded in time and memory, should it read what has no end.
 fn read_by_another(url: &str, certificates: &Path) -> Output {
-    Command::new(std::env::current_exe().expect("it runs"))
+    Command::new("sh")
+        .args(["-c", "ulimit -v 8000000; exec timeout 60 \"$@\"", "sh"])
+        .arg(std::env::current_exe().expect("it runs"))
         .args(["--exact", "tls::a_process_that_reads"])
         .args(["--ignored", "--nocapture"])
         .env("STAVES_TEST_URL", url)
@@ -28,6 +31,31 @@ fn read_by_another(url: &str, certificates: &Path) -> Output {
         .env_remove("SSL_CERT_DIR")
         .output()
         .expect("it runs")
+}
+
+/// Regression: the file was read without a bound, and a pipe that nobody writes to held whoever opened a source.
+#[test]
+fn a_file_of_certificates_that_would_never_end_is_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    let (pipe, large) = (scratch.path().join("pipe"), scratch.path().join("large"));
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let file = std::fs::File::create(&large).unwrap();
+    file.set_len((16 << 20) + 1).unwrap();
+    for (file, why) in [
+        (pipe.as_path(), "no regular file"),
+        (Path::new("/dev/zero"), "no regular file"),
+        (scratch.path(), "no regular file"),
+        (&large, "16777216 at most"),
+    ] {
+        // Nobody listens there, and nobody is asked.
+        let refused = read_by_another("https://127.0.0.1:1/data", file);
+        let told = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success(), "{told}");
+        for part in [why, "SSL_CERT_FILE", &*file.to_string_lossy()] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
 }
 
 /// The section about TLS of docs/how-to/buckets.md holds.
