@@ -1,4 +1,4 @@
-//! The loop of a door: accepts connections, serves each on a task of its own, and ends once they have.
+//! The socket of a door and its loop: accepts connections, serves each on a task of its own, and ends once they have.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,12 +7,47 @@ use std::time::Duration;
 use staves_net::Refusals;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
+use crate::config::Endpoint;
 use crate::door::Phase;
+use crate::start::{self, StartError};
+use crate::volumes::places::{DoorClients, VolumeDoorState};
 
 /// After the operating system refused to accept (no file descriptors, most often).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// The socket of a door for volumes, which is open where the configuration has an address for it.
+pub(crate) struct DoorSocket(Option<TcpListener>);
+
+impl DoorSocket {
+    /// Opens it at the address that `flag` sets.
+    pub(crate) async fn bind(
+        door: &'static str,
+        at: Option<&Endpoint>,
+        flag: &'static str,
+    ) -> Result<DoorSocket, StartError> {
+        Ok(DoorSocket(match at {
+            Some(at) => Some(start::bind(door, at, flag).await?),
+            None => None,
+        }))
+    }
+
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.0.as_ref().map(start::address)
+    }
+
+    /// Begins to serve where it is open; the counts, and the task.
+    pub(crate) fn serve<F: Future<Output = ()> + Send + 'static>(
+        self,
+        places: DoorClients,
+        serve: impl FnOnce(TcpListener, DoorClients) -> F,
+    ) -> (Arc<VolumeDoorState>, Option<JoinHandle<()>>) {
+        let state = places.state.clone();
+        let task = self.0.map(|listener| tokio::spawn(serve(listener, places)));
+        (state, task)
+    }
+}
 
 /// A door that takes connections.
 pub(crate) trait Accepts: Send + Sync + 'static {

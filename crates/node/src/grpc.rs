@@ -26,11 +26,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use self::calls::StandardServices;
-use crate::accepting::{Accepts, accept};
+use crate::accepting::{Accepts, DoorSocket, accept};
 use crate::config::Config;
 use crate::door::Phase;
 use crate::entry::Entry;
-use crate::start::{self, StartError};
+use crate::start::StartError;
 use crate::volumes::attachments::Attachments;
 use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
 
@@ -51,18 +51,16 @@ struct GrpcDoor {
 }
 
 /// The door's socket, where volumes are to be served by gRPC.
-pub(crate) struct GrpcSocket(Option<TcpListener>);
+pub(crate) struct GrpcSocket(DoorSocket);
 
 impl GrpcSocket {
     pub(crate) async fn bind(config: &Config) -> Result<GrpcSocket, StartError> {
-        Ok(GrpcSocket(match &config.grpc {
-            Some(at) => Some(start::bind("gRPC", at, "--grpc").await?),
-            None => None,
-        }))
+        let bound = DoorSocket::bind("gRPC", config.grpc.as_ref(), "--grpc").await;
+        bound.map(GrpcSocket)
     }
 
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.0.as_ref().map(start::address)
+        self.0.address()
     }
 
     /// Begins to serve; the counts, and the task.
@@ -73,18 +71,16 @@ impl GrpcSocket {
         phase: watch::Receiver<Phase>,
     ) -> (Arc<VolumeDoorState>, Option<JoinHandle<()>>) {
         let places = DoorClients::new("gRPC", clients_max.min(CONNECTIONS_MAX));
-        let state = places.state.clone();
-        let task = self.0.map(|listener| {
-            let door = Arc::new(GrpcDoor {
+        self.0.serve(places, |listener, places| {
+            let door = GrpcDoor {
                 entry,
                 attachments,
                 places,
                 standard: StandardServices::new(),
                 checks: Arc::new(Semaphore::new(CHECKS_MAX)),
-            });
-            tokio::spawn(serve_all(listener, door, phase))
-        });
-        (state, task)
+            };
+            serve_all(listener, Arc::new(door), phase)
+        })
     }
 }
 

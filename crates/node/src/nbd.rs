@@ -20,15 +20,15 @@ use std::sync::Arc;
 
 use staves_nbd::TlsPolicy;
 use staves_net::Refusals;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::accepting::{Accepts, accept};
+use crate::accepting::{Accepts, DoorSocket, accept};
 use crate::config::Config;
 use crate::door::Phase;
 use crate::entry::Entry;
-use crate::start::{self, StartError};
+use crate::start::StartError;
 use crate::tls::{DoorStream, Tls};
 use crate::volumes::attachments::Attachments;
 use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
@@ -59,7 +59,7 @@ impl DoorTls {
 
 /// The door's socket, where volumes are to be served.
 pub(crate) struct NbdSocket {
-    listener: Option<TcpListener>,
+    socket: DoorSocket,
     tls: DoorTls,
 }
 
@@ -69,17 +69,13 @@ impl NbdSocket {
         certificate: Option<Arc<Tls>>,
     ) -> Result<NbdSocket, StartError> {
         let policy = config.nbd_tls_policy();
-        let listener = match &config.nbd {
-            Some(at) => Some(start::bind("NBD", at, "--nbd").await?),
-            None => None,
-        };
-        if listener.is_some() && config.tls_client_ca.is_some() && policy != TlsPolicy::Required {
+        if config.nbd.is_some() && config.tls_client_ca.is_some() && policy != TlsPolicy::Required {
             tracing::warn!(
                 "tls_client_ca keeps no client of NBD out that does without TLS; --nbd-tls required does"
             );
         }
         Ok(NbdSocket {
-            listener,
+            socket: DoorSocket::bind("NBD", config.nbd.as_ref(), "--nbd").await?,
             tls: DoorTls {
                 policy,
                 certificate,
@@ -88,7 +84,7 @@ impl NbdSocket {
     }
 
     pub(crate) fn address(&self) -> Option<SocketAddr> {
-        self.listener.as_ref().map(start::address)
+        self.socket.address()
     }
 
     /// Begins to serve; the counts, and the task.
@@ -98,17 +94,17 @@ impl NbdSocket {
         (entry, attachments): (Arc<Entry>, Arc<Attachments>),
         phase: watch::Receiver<Phase>,
     ) -> (Arc<VolumeDoorState>, Option<JoinHandle<()>>) {
-        let door = Arc::new(NbdDoor {
-            entry,
-            tls: self.tls,
-            attachments,
-            places: DoorClients::new("NBD", clients_max),
-        });
-        let state = door.places.state.clone();
-        let task = self
-            .listener
-            .map(|listener| tokio::spawn(accept(listener, door, phase)));
-        (state, task)
+        let tls = self.tls;
+        let places = DoorClients::new("NBD", clients_max);
+        self.socket.serve(places, |listener, places| {
+            let door = NbdDoor {
+                entry,
+                tls,
+                attachments,
+                places,
+            };
+            accept(listener, Arc::new(door), phase)
+        })
     }
 }
 
