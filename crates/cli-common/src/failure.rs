@@ -149,7 +149,7 @@ fn of_start(error: &StartError) -> Code {
         StartError::Folder(error) => of_folder(error),
         StartError::Directory(error) => return of_directory(error),
         StartError::Over(error) => return of_directory(error),
-        StartError::Secret(_) | StartError::OneSecret => Own::BadConfiguration,
+        StartError::Secret(_) | StartError::OneSecret | StartError::Tls(_) => Own::BadConfiguration,
         StartError::Denied { reason } => return Code::Wire(reason.code()),
         StartError::DiskWithoutFolder => Own::BadConfiguration,
         StartError::Disk(_) | StartError::DiskFailed(_) => Own::FolderUnusable,

@@ -73,12 +73,13 @@ impl Node {
         start::fits(memory, crate::resident::total_bytes())?;
         start::tell_differences(&config);
         let secrets = start::secrets(&config)?;
+        let certificate = start::certificate(&config)?;
         let listeners = Listeners::open(&config).await?;
         let told = config.advertised(&listeners.bound)?;
         let arena = Arena::new(config.memory.0).map_err(|error| StartError::Memory {
             reason: error.to_string(),
         })?;
-        let nbd = NbdSocket::bind(&config, start::certificate(&config)?).await?;
+        let nbd = NbdSocket::bind(&config, certificate).await?;
         let grpc = GrpcSocket::bind(&config).await?;
         let mut disks = start::open_disks(&config)?;
         let addresses = listeners.addresses([nbd.address(), grpc.address()]);
