@@ -54,12 +54,12 @@ pub enum ProtocolError {
     /// An option does not begin with its magic number.
     #[error("an option began with {0:#018x} and not with IHAVEOPT; is it an NBD client?")]
     OptionMagic(u64),
-    /// Bytes came behind `STARTTLS` before its answer: whoever sent them, they are not protected by TLS.
+    /// Bytes came behind `STARTTLS` before its answer: from wherever they came, TLS does not protect them.
     #[error(
         "{0} bytes came behind STARTTLS before TLS had begun; the client must wait for the answer"
     )]
     BytesBeforeTls(usize),
-    /// The client cannot be told by an answer that it needs TLS.
+    /// A client without TLS asked for what has no answer that refuses it.
     #[error("the client has not started TLS, which this server requires; connect with TLS")]
     TlsRequired,
     /// An option has more data than is skipped.

@@ -63,7 +63,7 @@ impl Tls {
         })
     }
 
-    /// Begins TLS with a client, which must be done within [`HANDSHAKE_MAX`]. It is told by an alert why it is refused.
+    /// Begins TLS with a client, which must be done within [`HANDSHAKE_MAX`]. An alert names the reason of a refusal.
     pub(crate) async fn accept(&self, socket: TcpStream) -> io::Result<DoorStream> {
         let client = socket.peer_addr()?;
         let handshake = timeout(HANDSHAKE_MAX, self.acceptor.accept(socket)).await;
