@@ -33,7 +33,7 @@ use crate::native::maps::MapAnswers;
 use crate::nbd::NbdSocket;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
-use crate::status::StatusReport;
+use crate::status::{DownNodes, StatusReport, UnopenedGroups};
 use crate::volumes::ServedVolumes;
 use crate::volumes::attachments::Attachments;
 use crate::volumes::images::watch_over_images;
@@ -360,12 +360,13 @@ impl Running {
             staves_client::RouterOptions::default(),
         );
         host.set_router(router);
+        let down = DownNodes::waited_for(config.unflushed_wait_ms.duration());
         Arc::new(Running {
             host,
             files,
             directory: directory.clone(),
             witness,
-            late: Mutex::default(),
+            late: Mutex::new((UnopenedGroups::default(), down)),
             door: doors.resp,
             nbd: doors.nbd,
             nbd_address: doors.nbd_address,

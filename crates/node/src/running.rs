@@ -186,6 +186,7 @@ impl Running {
                 .collect(),
             unopened: unopened.overdue(Instant::now()),
             down: down.all(status.term, Instant::now()),
+            unflushed_wait_ms: down.wait_ms,
         }
     }
 

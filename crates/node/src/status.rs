@@ -150,6 +150,8 @@ pub struct DirectoryFacts {
     pub unopened: Vec<u32>,
     /// Nodes that are down, and for how long the directory has waited for what they may hold.
     pub down: Vec<SilentNode>,
+    /// The longest wait for one of them, in milliseconds (`unflushed_wait_ms`); 0 if it is not known.
+    pub unflushed_wait_ms: u64,
 }
 
 /// One node, as the map has it and as it reports itself.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use staves_model::planner::GIVE_UP_AFTER;
 use staves_model::{ClusterMap, Group, GroupId, NodeId};
 
 /// The groups, of those of a volume, that nobody answers for at present, in words with the reason; `None` if all of them serve. Requests to their part of the
@@ -20,9 +19,8 @@ pub(super) fn waits(map: &ClusterMap, groups: &[GroupId]) -> Option<String> {
     let why = match awaited.is_empty() {
         true => "for new members ('staves status' says more)".to_owned(),
         false if waiting.iter().any(is_unflushed) => format!(
-            "for {}, which may hold unflushed writes: until it is back, or {} s after it was lost",
-            names(map, &awaited),
-            GIVE_UP_AFTER.as_secs()
+            "for {}, which may hold unflushed writes: until it is back, or is given up ('staves status' says when)",
+            names(map, &awaited)
         ),
         false => format!("for the disk of {}: start it", names(map, &awaited)),
     };

@@ -1,7 +1,7 @@
 //! The time for which nodes have been down: so long the directory has waited for what they may hold.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use staves_model::planner::GIVE_UP_AFTER;
 use staves_model::{ClusterMap, Incarnation, NodeId, NodeState};
@@ -14,9 +14,19 @@ pub(crate) struct DownNodes {
     since: BTreeMap<NodeId, (Incarnation, Instant)>,
     /// Raft's term, and when it was first seen.
     term: Option<(u64, Instant)>,
+    /// The longest wait for one of them, in milliseconds.
+    pub(crate) wait_ms: u64,
 }
 
 impl DownNodes {
+    /// None is down; each that is will be waited for as long as that.
+    pub(crate) fn waited_for(wait: Duration) -> DownNodes {
+        DownNodes {
+            wait_ms: wait.as_millis() as u64,
+            ..DownNodes::default()
+        }
+    }
+
     /// Takes in a newer map.
     pub(crate) fn follow(&mut self, map: &ClusterMap, term: u64, now: Instant) {
         self.see_term(term, now);
@@ -50,9 +60,12 @@ impl DownNodes {
     }
 }
 
-/// The seconds, rounded up, for which these nodes are waited for at most.
+/// The seconds, rounded up, for which these nodes are waited for at most, if the directory's leader has the setting of the node that was asked.
 pub(super) fn seconds_awaited(report: &StatusReport, nodes: &[u64]) -> u64 {
-    let most = GIVE_UP_AFTER.as_millis() as u64;
+    let most = match report.directory.unflushed_wait_ms {
+        0 => GIVE_UP_AFTER.as_millis() as u64, // of a node that does not say it
+        most => most,
+    };
     let left = nodes.iter().map(|id| {
         let down = report.directory.down.iter().find(|down| down.node == *id);
         most.saturating_sub(down.map_or(0, |down| down.ms))
@@ -62,8 +75,6 @@ pub(super) fn seconds_awaited(report: &StatusReport, nodes: &[u64]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use staves_model::testing::cluster_with_pool;
 
     use super::*;

@@ -127,4 +127,7 @@ fn groups_that_wait_for_what_was_not_flushed_say_for_how_long() {
     let says = "group 0 of pool 'cache' waits for n2, which may hold writes that were answered and not flushed (write-back): until that node is back, and for 43 s more at most";
     assert!(report.sentence.contains(says), "{}", report.sentence);
     assert!(!report.sentence.contains("start"), "{}", report.sentence);
+    three.directory.unflushed_wait_ms = 20_000;
+    let sentence = three.report().sentence;
+    assert!(sentence.contains("for 3 s more at most"), "{sentence}");
 }
