@@ -365,8 +365,8 @@ mod tests {
     #[test]
     fn a_node_that_does_not_answer_has_a_row() {
         let mut map = staves_model::testing::cluster_with_pool(3, "1+1", 2);
-        for node in map.nodes.values_mut().take(2) {
-            node.disk_bytes = 96 << 20;
+        for node in map.nodes.values_mut() {
+            node.disk_bytes = if node.id.0 == 3 { 0 } else { 96 << 20 };
         }
         let first = map.nodes.values_mut().next().expect("three nodes");
         first.state = staves_model::NodeState::Down;

@@ -14,7 +14,10 @@ pub(super) fn waits(map: &ClusterMap, groups: &[GroupId]) -> Option<String> {
         return None;
     }
     let nodes = |group: &&&Group| map.awaited_disks(group);
-    let is_unflushed = |group: &&&Group| map.complete_sources_up(group) >= usize::from(group.m);
+    let is_unflushed = |group: &&&Group| {
+        let may_go_on = map.complete_sources_up(group) >= usize::from(group.m);
+        may_go_on && !map.awaited_disks(group).is_empty()
+    };
     let awaited: BTreeSet<NodeId> = waiting.iter().flat_map(nodes).collect();
     let why = match awaited.is_empty() {
         true => "for new members ('staves status' says more)".to_owned(),

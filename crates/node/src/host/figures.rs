@@ -9,6 +9,9 @@ use staves_wire::cache::CacheStatsAnswer;
 
 use super::{Host, PoolRoutes};
 
+/// The counter of a service that knows of room within pages.
+const WITH_ROOM: &str = "cache_buckets_with_room";
+
 /// Figures over buckets of this node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures {
@@ -20,6 +23,8 @@ pub(crate) struct Figures {
     pub(crate) parity: u64,
     /// Counters of the services, by name.
     counters: BTreeMap<&'static str, u64>,
+    /// Data buckets of services without such a counter that have reserved more than they use.
+    with_spare: u64,
     /// Updates of the data buckets that not every parity bucket has received yet.
     pub(crate) unstable: u64,
     /// Data buckets that found no memory for a write of late.
@@ -43,7 +48,7 @@ impl Figures {
     /// Data buckets that need a further page for a write, as far as their service knows.
     pub(crate) fn dense_buckets(&self) -> u64 {
         let data = self.serving + self.waiting_to_serve;
-        data.saturating_sub(self.counter("cache_buckets_with_room"))
+        data.saturating_sub(self.counter(WITH_ROOM) + self.with_spare)
     }
 }
 
@@ -73,9 +78,13 @@ impl Host {
                 sum.lacking_buckets += u64::from(lacked > 0);
                 sum.lacked_extents = sum.lacked_extents.max(lacked);
             }
+            let mut counts_room = false;
             bucket.count(&mut |name, value| {
+                counts_room |= name == WITH_ROOM;
                 *sum.counters.entry(name).or_default() += value;
             });
+            let has_spare = member.pages().is_some_and(|p| p.reserved() > p.used());
+            sum.with_spare += u64::from(!counts_room && member.is_data() && has_spare);
             let (missing, pages) = member.progress();
             if missing > 0 {
                 sum.filling_pages += u64::from(pages);
