@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -84,9 +84,6 @@ fn option_reply(stream: &mut impl Read) -> (u32, Vec<u8>) {
 fn greeted(address: SocketAddr) -> TcpStream {
     let mut socket = TcpStream::connect(address).expect("it listens");
     socket.set_read_timeout(Some(DEADLINE)).expect("a time-out");
-    socket
-        .set_write_timeout(Some(DEADLINE))
-        .expect("a time-out");
     socket.read_exact(&mut [0; 18]).expect("greeted");
     socket.write_all(&[0, 0, 0, 3]).expect("sent");
     socket
@@ -218,7 +215,7 @@ fn without_tls_nothing_is_done_where_it_is_required() {
     assert_eq!(kind, 0x8000_0002, "{}", String::from_utf8_lossy(&text));
 }
 
-/// What lies behind `STARTTLS` in the clear may be anybody's on the way.
+/// Bytes behind `STARTTLS` in the clear may be of anybody on the way.
 #[test]
 fn bytes_that_came_before_tls_are_never_taken_as_if_within() {
     let Some(folder) = made() else { return };
@@ -304,7 +301,6 @@ fn a_node_that_leaves_ends_tls_in_good_order() {
     cluster.nodes[0].leave();
     let ended = a.0.read(&mut [0; 1]).expect("told by TLS");
     assert_eq!(ended, 0);
-    let _ = a.0.sock.shutdown(Shutdown::Both);
 }
 
 /// The error of a start with these files.
@@ -321,104 +317,83 @@ fn refused(cert: &Path, key: &Path, client_ca: Option<&Path>) -> String {
     }
 }
 
+/// Files that cannot be used, beside those that can.
+fn put_wrong_files(folder: &Path, other: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let put = |name: &str, mode: u32, bytes: &[u8]| {
+        let path = folder.join(name);
+        fs::write(&path, bytes).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
+    let read = |path: &Path| fs::read(path).expect("a file");
+    let (cert, key) = (
+        folder.join("server-cert.pem"),
+        folder.join("server-key.pem"),
+    );
+    let whole = read(&cert);
+    put("cut", 0o600, &whole[..whole.len() / 2]);
+    for (name, kind) in [("der", "CERTIFICATE"), ("strange", "PRIVATE KEY")] {
+        let text = format!("-----BEGIN {kind}-----\nAAAA\n-----END {kind}-----\n");
+        put(name, 0o600, text.as_bytes());
+    }
+    put("open", 0o644, &read(&key));
+    put("others", 0o600, &read(&other.join("server-key.pem")));
+    let mut lock = Command::new("openssl");
+    lock.args(["pkey", "-aes128", "-passout", "pass:x", "-in"]);
+    lock.arg(&key).arg("-out").arg(folder.join("locked"));
+    assert!(lock.status().expect("it runs").success());
+    let pipe = Command::new("mkfifo").arg(folder.join("pipe")).status();
+    assert!(pipe.expect("it runs").success());
+}
+
+const CERT: &str = "server-cert.pem";
+const KEY: &str = "server-key.pem";
+/// A certificate, a key, an authority of clients, and two parts of the error.
+const WRONG: &[[&str; 5]] = &[
+    ["none", KEY, "", "none cannot be read", "--tls-cert"],
+    [CERT, "none", "", "none cannot be read", "--tls-key"],
+    [CERT, KEY, "none", "none cannot be read", "--tls-client-ca"],
+    ["/dev/zero", KEY, "", "/dev/zero", "more than 1048576 bytes"],
+    ["pipe", KEY, "", "pipe", "was not written to"],
+    [KEY, KEY, "", "no certificate in it", "--tls-cert"],
+    ["cut", KEY, "", "cut", "no END line"],
+    ["der", KEY, "", "der cannot be used", "certificate"],
+    [CERT, CERT, "", "open to others (mode 0644)", "chmod o="],
+    [CERT, "open", "", "open to others", "chmod o="],
+    [
+        CERT,
+        "locked",
+        "",
+        "no private key in it",
+        "openssl pkey -in",
+    ],
+    [
+        CERT,
+        "others",
+        "",
+        "does not fit the certificate",
+        "--tls-key",
+    ],
+    [CERT, "strange", "", "strange cannot be used", "RSA"],
+    [CERT, KEY, KEY, "no certificate in it", "--tls-client-ca"],
+    [CERT, KEY, "der", "der cannot be used", "authorities"],
+];
+
 #[test]
 fn files_of_tls_that_cannot_be_used_are_named_with_a_remedy() {
-    use std::os::unix::fs::PermissionsExt;
     let (Some(folder), Some(other)) = (made(), made()) else {
         return;
     };
-    let path = |name: &str| folder.path().join(name);
-    let (cert, key, ca) = (
-        path("server-cert.pem"),
-        path("server-key.pem"),
-        path("ca-cert.pem"),
-    );
-    assert_eq!(refused(&cert, &key, Some(&ca)), "taken");
-    let put = |name: &str, text: &[u8]| {
-        fs::write(path(name), text).expect("a file");
-        let owners = fs::Permissions::from_mode(0o600);
-        fs::set_permissions(path(name), owners).expect("it is ours");
-        path(name)
+    put_wrong_files(folder.path(), other.path());
+    let start = |cert: &str, key: &str, client_ca: &str| {
+        let path = |name: &str| folder.path().join(name);
+        let client_ca = Some(path(client_ca)).filter(|_| !client_ca.is_empty());
+        refused(&path(cert), &path(key), client_ca.as_deref())
     };
-    let whole = fs::read(&cert).expect("a file");
-    let cut = put("cut", &whole[..whole.len() / 2]);
-    let der = put(
-        "der",
-        b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
-    );
-    let strange_key = put(
-        "strange",
-        b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-    );
-    let open = put("open", &fs::read(&key).expect("a file"));
-    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).expect("it is ours");
-    let locked = path("locked");
-    let mut lock = Command::new("openssl");
-    lock.args(["pkey", "-aes128", "-passout", "pass:x", "-in"]);
-    lock.arg(&key).arg("-out").arg(&locked);
-    assert!(lock.status().expect("it runs").success());
-    let others = other.path().join("server-key.pem");
-    let (none, zero, pipe) = (path("none"), Path::new("/dev/zero"), path("pipe"));
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .expect("it runs")
-            .success()
-    );
-    let cases: [(&Path, &Path, Option<&Path>, &[&str]); 12] = [
-        (&none, &key, None, &["none cannot be read", "--tls-cert"]),
-        (&cert, &none, None, &["none cannot be read", "--tls-key"]),
-        (
-            &cert,
-            &key,
-            Some(&none),
-            &["none cannot be read", "--tls-client-ca"],
-        ),
-        (zero, &key, None, &["/dev/zero", "more than 1048576 bytes"]),
-        (&pipe, &key, None, &["pipe", "was not written to"]),
-        (&key, &key, None, &["no certificate in it", "--tls-cert"]),
-        (&cut, &key, None, &["cut", "no END line"]),
-        (&der, &key, None, &["der cannot be used", "certificate"]),
-        (
-            &cert,
-            &cert,
-            None,
-            &["is open to others (mode 0644)", "chmod o="],
-        ),
-        (&cert, &open, None, &["open to others", "chmod o="]),
-        (
-            &cert,
-            &locked,
-            None,
-            &["no private key in it", "openssl pkey -in"],
-        ),
-        (
-            &cert,
-            &others,
-            None,
-            &["does not fit the certificate", "--tls-key"],
-        ),
-    ];
-    let more: [(&Path, &Path, Option<&Path>, &[&str]); 3] = [
-        (
-            &cert,
-            &strange_key,
-            None,
-            &["strange cannot be used", "RSA"],
-        ),
-        (
-            &cert,
-            &key,
-            Some(&key),
-            &["no certificate in it", "--tls-client-ca"],
-        ),
-        (&cert, &key, Some(&der), &["der cannot be used"]),
-    ];
-    for (cert, key, client_ca, parts) in cases.into_iter().chain(more) {
-        let error = refused(cert, key, client_ca);
-        for part in parts {
-            assert!(error.contains(part), "{part}: {error}");
-        }
+    assert_eq!(start(CERT, KEY, "ca-cert.pem"), "taken");
+    for [cert, key, client_ca, part, other] in WRONG {
+        let error = start(cert, key, client_ca);
+        let names = error.contains(part) && error.contains(other);
+        assert!(names, "{part}, {other}: {error}");
     }
 }

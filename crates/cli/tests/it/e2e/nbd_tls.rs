@@ -207,7 +207,7 @@ fn clients_without_a_certificate_of_the_authority_are_kept_out() {
     assert!(log.contains("TLS did not begin with a client"), "{log}");
 }
 
-/// What cannot be started says why, and `staves config check` says the same.
+/// A start that is refused says why, and `staves config check` says the same.
 #[test]
 fn a_node_does_not_start_with_half_of_tls() {
     let folder = tempfile::tempdir().expect("a folder");
