@@ -142,6 +142,20 @@ impl Slots {
         }
     }
 
+    /// The runs of junk, each with its number of positions, and the tombs, with none.
+    pub fn without_data(&self) -> impl Iterator<Item = (Position, Option<u32>)> + '_ {
+        self.0.iter().filter_map(|(first, slot)| match slot {
+            Slot::Data(_) => None,
+            Slot::Junk(count) => Some((*first, Some(*count))),
+            Slot::Tomb => Some((*first, None)),
+        })
+    }
+
+    /// Puts one of them back.
+    pub fn put_without_data(&mut self, position: Position, junk: Option<u32>) {
+        self.0.insert(position, junk.map_or(Slot::Tomb, Slot::Junk));
+    }
+
     /// The places of all records.
     pub fn places(&self) -> impl Iterator<Item = DataPlace> + '_ {
         self.0.values().filter_map(Slots::place)

@@ -192,3 +192,26 @@ impl Default for UnitState {
         UnitState::new(GroupId(0))
     }
 }
+
+/// Restoring what a checkpoint has, in place of the entries that it stands for.
+impl UnitState {
+    /// The share of a log, made if there is none.
+    pub(crate) fn share_mut(&mut self, log: LogId) -> &mut LogShare {
+        self.shares.entry(log).or_default()
+    }
+
+    /// Puts a log's record in place of the one of its name.
+    pub(crate) fn put_record(&mut self, record: LogRecord) {
+        self.records.insert(record.name.clone(), record);
+    }
+
+    /// The number of logs that were ever created here.
+    pub(crate) fn created(&self) -> u64 {
+        self.created
+    }
+
+    /// So many logs were created here.
+    pub(crate) fn set_created(&mut self, created: u64) {
+        self.created = created;
+    }
+}

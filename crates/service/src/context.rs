@@ -243,8 +243,8 @@ impl BucketContext {
         Ok(None)
     }
 
-    /// As [`Self::deliver`], for an answer that waits for the members' disks.
-    pub(crate) fn deliver_synced(
+    /// Returns an answer that may be released now, else lets it wait, as [`Self::deliver`] does, until everything up to `seq` is on the disks of all members.
+    pub fn deliver_synced(
         &mut self,
         now: Time,
         header: &OpHeader,
