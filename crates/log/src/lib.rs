@@ -31,9 +31,11 @@ mod entry;
 mod message;
 mod mutant;
 mod sequencer;
+pub mod service;
 mod share;
 mod slots;
 mod state;
+pub mod store;
 mod types;
 mod unit;
 

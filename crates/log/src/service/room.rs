@@ -1,0 +1,256 @@
+//! Room for what the machine makes: reserved before it makes it; and given back.
+
+use staves_model::{PAGE_BYTES, Time};
+use staves_service::{BucketContext, BucketEffects, Growth, Outcome};
+use staves_store::EXTENT_BYTES;
+use staves_wire::ErrorCode;
+use staves_wire::group::{Run, RunKind};
+use staves_wire::service::Answer;
+
+use super::{LogUnit, UnitCall};
+use crate::codec::BucketRequest;
+use crate::message::{RecordRequest, UnitOp};
+use crate::store::{Need, NewData, PageEdit, UnitPages};
+
+/// Extents that only what gives room back may take.
+pub(super) const RESERVED_EXTENTS: u32 = 2;
+/// Bytes of frames that one step of the machine makes at most, beside those of held data.
+const STEP_FRAMES_BYTES: u64 = 64 << 10;
+/// Most extents that are requested beyond those needed now.
+const AHEAD_MAX: u32 = 16;
+/// Most checkpoints of one tick.
+const CHECKPOINTS_MAX: usize = 8;
+
+/// The room that an operation needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RoomFor {
+    /// It changes nothing.
+    Nothing,
+    /// A few entries, from what is kept for them.
+    Little,
+    /// Entries, and data of so many bytes.
+    Data(usize),
+    /// A part of data that are staged.
+    Part(usize),
+}
+
+impl RoomFor {
+    pub(super) fn of(op: &UnitCall) -> RoomFor {
+        let request = match op {
+            UnitCall::Request(request) => request,
+            UnitCall::Asked(_) => return RoomFor::Little,
+        };
+        match request {
+            BucketRequest::Unit(request) => match request.op {
+                UnitOp::ReadPage { .. } | UnitOp::Confirm { .. } | UnitOp::Sealed { .. } => {
+                    RoomFor::Nothing
+                }
+                UnitOp::Park(_) | UnitOp::Write { .. } => {
+                    RoomFor::Data(op.records().map_or(0, |records| records.bytes.len()))
+                }
+                UnitOp::WritePage { ref runs, .. } => RoomFor::Data(runs.len() * 16),
+                // What is held has its room already. A trim, a seal and a deletion give room back.
+                _ => RoomFor::Little,
+            },
+            BucketRequest::Record(RecordRequest::View { .. } | RecordRequest::List { .. }) => {
+                RoomFor::Nothing
+            }
+            BucketRequest::Record(RecordRequest::Create { .. }) => RoomFor::Data(0),
+            BucketRequest::Record(_) => RoomFor::Little,
+        }
+    }
+
+    fn bytes(self) -> u64 {
+        match self {
+            RoomFor::Data(bytes) | RoomFor::Part(bytes) => bytes as u64,
+            RoomFor::Nothing | RoomFor::Little => 0,
+        }
+    }
+}
+
+fn extents(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(EXTENT_BYTES as u64)).unwrap_or(u32::MAX)
+}
+
+/// An eighth more, so that not every new segment is waited for.
+fn with_ahead(extents: u32) -> u32 {
+    extents + (extents / 8).clamp(1, AHEAD_MAX)
+}
+
+fn out_of_room() -> Answer {
+    let text = "there is no room for the append in its unit: trim logs, or give the pool more room";
+    Answer::error(ErrorCode::OutOfMemory, text)
+}
+
+impl LogUnit {
+    /// The outcome of what finds no room.
+    pub(super) fn full(&mut self) -> Outcome {
+        self.stats.refused += 1;
+        Outcome::at_once(out_of_room())
+    }
+
+    /// The extents that the bucket has once all that is held has its entries, and the operation is done; those that are kept included.
+    fn needed(&self, context: &BucketContext, room: RoomFor) -> u32 {
+        let (data, frames) = self.held.to_come();
+        let base = context.used_extents().max(1) + extents(frames + STEP_FRAMES_BYTES);
+        match room {
+            RoomFor::Nothing => 0,
+            RoomFor::Little => base + if data > 0 { extents(data) + 1 } else { 0 },
+            RoomFor::Data(_) | RoomFor::Part(_) => {
+                let data = data + room.bytes() + room.bytes() / 8 + PAGE_BYTES as u64;
+                base + extents(data) + 1 + RESERVED_EXTENTS
+            }
+        }
+    }
+
+    /// Sees to it that an operation finds room for all that it can make.
+    pub(super) fn make_room(
+        &mut self,
+        context: &mut BucketContext,
+        now: Time,
+        room: RoomFor,
+        out: &mut BucketEffects,
+    ) -> Result<(), Outcome> {
+        if room == RoomFor::Nothing {
+            return Ok(());
+        }
+        let bytes = room.bytes() as usize + STEP_FRAMES_BYTES as usize / 8;
+        if let Err(stop) = context.admit(16, bytes, 0) {
+            return Err(stop.outcome(out_of_room));
+        }
+        if self.fetches_ends(context, out) {
+            return Err(Outcome::Blocked { starved: false });
+        }
+        let need = self.needed(context, room);
+        if room == RoomFor::Little && context.member().usable_extents() >= need {
+            return Ok(());
+        }
+        match context.grow(now, need, with_ahead(need), with_ahead(need)) {
+            Growth::Granted => Ok(()),
+            Growth::Pending => Err(Outcome::Blocked { starved: true }),
+            Growth::Refused => self.room_by_cleaning(context, room),
+        }
+    }
+
+    /// No member has more: what is dead gives room, a bounded part of it at once.
+    fn room_by_cleaning(
+        &mut self,
+        context: &mut BucketContext,
+        room: RoomFor,
+    ) -> Result<(), Outcome> {
+        self.free(context);
+        let lacks = |unit: &LogUnit, context: &BucketContext| {
+            context.member().usable_extents() < unit.needed(context, room)
+        };
+        if lacks(self, context) {
+            self.clean(context, Need::Much);
+            self.free(context);
+        }
+        match lacks(self, context) {
+            true => Err(self.full()),
+            false => Ok(()),
+        }
+    }
+
+    /// True if the pages that are appended to have to be read from the disk first.
+    fn fetches_ends(&self, context: &BucketContext, out: &mut BucketEffects) -> bool {
+        let mut waits = false;
+        for offset in self.pages.log.ends() {
+            let run = Run {
+                offset,
+                len: 1,
+                kind: RunKind::Bytes,
+            };
+            waits |= context.fetches(run, true, &mut out.effects);
+        }
+        waits
+    }
+
+    /// Returns whether every member has reserved what a change needs.
+    pub(super) fn fits(&self, context: &BucketContext, edit: &PageEdit) -> bool {
+        let then = (context.used_extents() + edit.begun).saturating_sub(edit.freed);
+        then <= context.member().usable_extents()
+    }
+
+    /// A bounded part of what there is to tidy up. True if there is more, now or later.
+    pub(super) fn tidy(&mut self, context: &mut BucketContext) -> bool {
+        let bytes = EXTENT_BYTES + EXTENT_BYTES / 4;
+        if context.admit(16, bytes, 0).is_err() {
+            return true;
+        }
+        for _ in 0..CHECKPOINTS_MAX {
+            if !self.checkpoint(context) {
+                break;
+            }
+        }
+        let freed = self.free(context);
+        let cleaned = self.pages.log.is_untidy() && self.clean(context, Need::Some);
+        self.give_back(context);
+        freed || cleaned || self.pages.ledger.has_due()
+    }
+
+    /// One checkpoint that is due. False if none was made.
+    fn checkpoint(&mut self, context: &mut BucketContext) -> bool {
+        let Some(of) = self.pages.ledger.take_due() else {
+            return false;
+        };
+        let Some(entry) = UnitPages::checkpoint(&of, self.role.state()) else {
+            return true;
+        };
+        // One that is too large for a delta is not made: its entries stay.
+        let all = [(entry, NewData::Nothing)];
+        let Ok(edit) = self.pages.append(&all) else {
+            return true;
+        };
+        let [(entry, _)] = all;
+        let made = self.fits(context, &edit)
+            && self
+                .commit(context, edit, (&[(entry, Vec::new())], None))
+                .is_ok();
+        self.stats.checkpoints += u64::from(made);
+        made
+    }
+
+    fn free(&mut self, context: &mut BucketContext) -> bool {
+        let edit = self.pages.log.free();
+        let made = edit.is_some_and(|edit| self.commit(context, edit, (&[], None)).is_ok());
+        self.stats.cleanings += u64::from(made);
+        made
+    }
+
+    fn clean(&mut self, context: &mut BucketContext, need: Need) -> bool {
+        let Some(victim) = self.pages.log.victim(need) else {
+            return false;
+        };
+        let cleaned = context
+            .member()
+            .pages()
+            .map(|pages| self.pages.log.clean(pages, victim));
+        let edit = match cleaned {
+            Some(Ok(Some(edit))) => edit,
+            Some(Err(damage)) => {
+                self.damage = Some(damage);
+                return false;
+            }
+            Some(Ok(None)) | None => return false,
+        };
+        if edit.is_empty()
+            || !self.fits(context, &edit)
+            || self.commit(context, edit, (&[], None)).is_err()
+        {
+            return false;
+        }
+        self.pages.log.tidy_users(victim);
+        self.stats.cleanings += 1;
+        true
+    }
+
+    /// Extents that are reserved and not needed go back to the pool.
+    fn give_back(&mut self, context: &mut BucketContext) {
+        let keep = with_ahead(self.needed(context, RoomFor::Data(0)));
+        let member = context.member();
+        if member.stable() == member.last() && member.wanted_extents() > keep + AHEAD_MAX {
+            context.want(keep);
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Room: what is refused when there is none, and what comes back.
+
+use super::bench::{Bench, LOG, bytes_of, id};
+use crate::message::{SlotAnswer, UnitAnswer, UnitOp};
+use crate::service::{UnitCall, room::RESERVED_EXTENTS};
+use crate::types::{LogId, Term};
+
+#[test]
+fn a_full_unit_refuses_and_changes_nothing_and_a_trim_makes_room() {
+    let mut bench = Bench::new(2, 12);
+    bench.seal(LOG, 1);
+    let size = 60_000;
+    let fill = |bench: &mut Bench, from: u64| {
+        (from..).find(|n| !bench.append(LOG, *n, bytes_of(*n, size)))
+    };
+    let full = fill(&mut bench, 0).unwrap();
+    assert!(full > 20, "{full} records");
+    let (state, last) = (bench.unit().state().clone(), bench.last());
+    assert!(!bench.append(LOG, full, bytes_of(full, size)));
+    assert_eq!((bench.unit().state(), ()), (&state, ()));
+    assert_eq!(bench.last(), last);
+    assert!(bench.used() <= 12 - RESERVED_EXTENTS + 1);
+    (0..full).for_each(|n| assert_eq!(bench.read(LOG, n), Some(bytes_of(n, size))));
+    bench.check();
+
+    bench.trim(LOG, full / 2);
+    bench.cluster.ticks(100);
+    bench.check();
+    assert!(matches!(bench.slot(LOG, 0), SlotAnswer::Trimmed));
+    let again = fill(&mut bench, full).unwrap();
+    assert!(again - full >= full / 2 - 6, "{full}, and then {again}");
+    (full / 2..again).for_each(|n| assert_eq!(bench.read(LOG, n), Some(bytes_of(n, size))));
+    bench.check();
+}
+
+#[test]
+fn trims_and_seals_have_room_in_a_full_unit() {
+    let mut bench = Bench::new(2, 8);
+    bench.seal(LOG, 1);
+    let full = (0..)
+        .find(|n| !bench.append(LOG, *n, bytes_of(*n, 60_000)))
+        .unwrap();
+    for term in 2..2000 {
+        let options = super::bench::options();
+        let term = Term(term);
+        let sealed = bench.call(LOG, UnitOp::Seal { term, options });
+        assert!(matches!(sealed, UnitAnswer::Sealed { .. }), "{sealed:?}");
+    }
+    bench.trim(LOG, full);
+    bench.term = 1999;
+    bench.cluster.ticks(100);
+    assert!(bench.append(LOG, full, bytes_of(1, 60_000)));
+    bench.check();
+}
+
+#[test]
+fn many_small_logs_pin_little() {
+    let mut bench = Bench::new(2, 64);
+    let logs = 300;
+    for log in 1..=logs {
+        bench.seal(LogId(log), 1);
+    }
+    let mut most = 0;
+    for round in 0..60u64 {
+        bench.low = round.saturating_sub(1) as u32;
+        for log in (1..=logs).filter(|log| (log + round) % 3 == 0) {
+            assert!(bench.append(LogId(log), round, bytes_of(round, 900)));
+            bench.trim(LogId(log), round);
+        }
+        most = most.max(bench.used());
+    }
+    bench.cluster.ticks(100);
+    bench.check();
+    let (live, stats) = (bench.live_bytes(), bench.unit().stats());
+    assert!(stats.cleanings > 0, "{stats:?}");
+    // A record that lives and up to 4 KiB of entries for each log.
+    assert!(
+        live < logs * (900 + 8 * 1024),
+        "{live} bytes live, {stats:?}"
+    );
+    assert!(most <= 24, "{most} extents, {stats:?}");
+    bench.cluster.change(&[1, 0]);
+    bench.cluster.settle();
+    bench.check();
+}
+
+#[test]
+fn entries_of_one_log_go_behind_its_checkpoints() {
+    let mut bench = Bench::new(3, 64);
+    bench.seal(LOG, 1);
+    for n in 0..1500 {
+        bench.low = n as u32;
+        assert!(bench.append(LOG, n, bytes_of(n, 50)));
+        if n % 3 == 2 {
+            bench.trim(LOG, n - 1);
+        }
+        if n % 250 == 249 {
+            bench.cluster.ticks(8);
+            bench.check();
+            let to = [[1, 2], [2, 0], [0, 1]][(n / 250) as usize % 3];
+            bench.cluster.change(&to);
+            bench.cluster.settle();
+            bench.check();
+        }
+    }
+    let (live, stats) = (bench.live_bytes(), bench.unit().stats());
+    assert!(live < 16_000, "{live} bytes live, {stats:?}");
+    assert!(stats.checkpoints > 0, "{stats:?}");
+    // What was acknowledged last is known to whoever is asked again.
+    let park = bench.park(LOG, id(1499), bytes_of(1499, 50));
+    assert!(matches!(
+        bench.answer(park),
+        UnitAnswer::Ack { position: 1499, .. }
+    ));
+}
+
+#[test]
+fn a_body_of_any_bytes_is_no_reason_to_panic() {
+    for seed in 0..2000u64 {
+        let head = super::bench::bytes_of(seed, (seed % 90) as usize);
+        let payload = bytes_of(seed, (seed % 7) as usize);
+        let body = staves_wire::service::Body { head, payload };
+        let _ = UnitCall::from_body(&body);
+    }
+}

@@ -1,0 +1,296 @@
+//! The reasons why entries of a unit live.
+//!
+//! An entry lives as long as a record or a map page of it is there, and until a checkpoint of its log stands for the rest of it: the term, ids, marks,
+//! tags, junk. So a scan that finds only those that live, and any number of dead ones, makes the same state. Two kinds are kept for good, some 40
+//! bytes each: that a log was forgotten, and that a record was deleted whose name nobody has taken since. Without them dead entries that still
+//! lie in the pages would come to life.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::stored::StoredEntry;
+use crate::entry::Entry;
+use crate::state::UnitState;
+use crate::types::{DataPlace, LogId};
+
+/// The bits of a place that are the offset in its data.
+pub(crate) const OFFSET_BITS: u32 = 20;
+/// Bytes of entries that only wait for a checkpoint, from which on there is one; more where the last one was large.
+const PINNED_BYTES_MIN: usize = 4 << 10;
+/// Entries since the last checkpoint, from which on there is one.
+const SINCE_MAX: usize = 16 << 10;
+
+/// The number of the data that a place is in.
+pub(crate) fn data_of(place: &DataPlace) -> u64 {
+    place.at >> OFFSET_BITS
+}
+
+/// The owner of a checkpoint.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum CheckpointOf {
+    Log(LogId),
+    Name(String),
+}
+
+/// Data that records are in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct NamedData {
+    entry: u64,
+    /// Records that are not trimmed.
+    records: u32,
+}
+
+/// The entries of one log, or of one record.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+struct OwnerEntries {
+    /// The last checkpoint; 0 for none.
+    checkpoint: u64,
+    checkpoint_bytes: usize,
+    /// Entries after it, and the data of each; 0 for none.
+    since: Vec<(u64, u64)>,
+    /// Bytes of those among them that nothing else keeps alive.
+    pinned: usize,
+    /// The entries of map pages.
+    pages: BTreeMap<u64, u64>,
+    /// The entry by which the log was last forgotten; 0 for none. It stays, whatever checkpoints there are: they do not stand for what was
+    /// forgotten before.
+    forgotten: u64,
+}
+
+impl OwnerEntries {
+    fn push(&mut self, number: u64, bytes: usize) {
+        self.since.push((number, 0));
+        self.pinned += bytes;
+    }
+
+    fn is_due(&self) -> bool {
+        let min = PINNED_BYTES_MIN.max(4 * self.checkpoint_bytes);
+        self.pinned >= min || self.since.len() >= SINCE_MAX.max(self.checkpoint_bytes / 4)
+    }
+}
+
+/// What entries live for.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ledger {
+    data: BTreeMap<u64, NamedData>,
+    owners: BTreeMap<CheckpointOf, OwnerEntries>,
+    /// The entry that has the number of logs that were ever created here, and whether it is dead but for that.
+    counter: (u64, bool),
+    due: BTreeSet<CheckpointOf>,
+    /// The highest number of data that an entry had.
+    last_data: u64,
+}
+
+fn log_of(entry: &Entry) -> Option<LogId> {
+    match entry {
+        Entry::Seal { log, .. }
+        | Entry::Start { log, .. }
+        | Entry::Commit { log, .. }
+        | Entry::Junk { log, .. }
+        | Entry::Trim { log, .. }
+        | Entry::Punch { log, .. }
+        | Entry::Page { log, .. }
+        | Entry::Prefix { log, .. }
+        | Entry::Forget { log } => Some(*log),
+        _ => None,
+    }
+}
+
+/// The owner of an entry.
+pub(crate) fn owner_of(entry: &StoredEntry) -> CheckpointOf {
+    match entry {
+        StoredEntry::Share(log, _) => CheckpointOf::Log(*log),
+        StoredEntry::Record(_, record) => CheckpointOf::Name(record.name.clone()),
+        StoredEntry::Change(
+            Entry::Create { name, .. }
+            | Entry::Lead { name, .. }
+            | Entry::Open { name, .. }
+            | Entry::RecordTrim { name, .. }
+            | Entry::Delete { name },
+        ) => CheckpointOf::Name(name.clone()),
+        StoredEntry::Change(entry) => CheckpointOf::Log(log_of(entry).unwrap_or_default()),
+    }
+}
+
+impl Ledger {
+    /// The entry that has some data.
+    pub(crate) fn entry_of_data(&self, data: u64) -> Option<u64> {
+        self.data.get(&data).map(|named| named.entry)
+    }
+
+    /// The highest number of data that an entry had.
+    pub(crate) fn last_data(&self) -> u64 {
+        self.last_data
+    }
+
+    /// An owner whose checkpoint is due. It is given once.
+    pub(crate) fn take_due(&mut self) -> Option<CheckpointOf> {
+        self.due.pop_first()
+    }
+
+    /// True if a checkpoint is due.
+    pub(crate) fn has_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// A scan has found records of an entry that a checkpoint stands for, but for those.
+    pub(crate) fn found_records(&mut self, number: u64, data: u64, records: u32) {
+        self.last_data = self.last_data.max(data);
+        let entry = number;
+        self.data.insert(data, NamedData { entry, records });
+    }
+
+    /// The same of a map page.
+    pub(crate) fn found_page(&mut self, number: u64, log: LogId, page: u64) {
+        let owner = self.owners.entry(CheckpointOf::Log(log)).or_default();
+        owner.pages.insert(page, number);
+    }
+
+    /// The same of the entry by which a log was forgotten.
+    pub(crate) fn found_forgotten(&mut self, number: u64, of: CheckpointOf) {
+        self.owners.entry(of).or_default().forgotten = number;
+    }
+
+    /// The same of an entry that is dead, but has the number of logs that were ever created here.
+    pub(crate) fn found_counter(&mut self, number: u64) {
+        self.counter = (number, true);
+    }
+
+    /// The data of a dead entry keeps its number.
+    pub(crate) fn skip_data(&mut self, data: u64) {
+        self.last_data = self.last_data.max(data);
+    }
+
+    /// An entry was appended, and the state has it. Those that are dead by it are added to `dead`.
+    pub(crate) fn note(
+        &mut self,
+        (number, bytes): (u64, usize),
+        entry: &StoredEntry,
+        (state, freed): (&UnitState, &[DataPlace]),
+        dead: &mut Vec<u64>,
+    ) {
+        let of = owner_of(entry);
+        let mut owner = self.owners.remove(&of).unwrap_or_default();
+        match entry {
+            StoredEntry::Share(..) | StoredEntry::Record(..) => {
+                if let StoredEntry::Record(..) = entry {
+                    self.carries_counter(number, dead);
+                }
+                self.checkpointed(&mut owner, (number, bytes), dead);
+            }
+            StoredEntry::Change(change) => {
+                self.changed(&mut owner, (number, bytes), change, (state, freed), dead);
+            }
+        }
+        if owner.is_due() {
+            self.due.insert(of.clone());
+        }
+        self.owners.insert(of, owner);
+    }
+
+    fn changed(
+        &mut self,
+        owner: &mut OwnerEntries,
+        (number, bytes): (u64, usize),
+        change: &Entry,
+        (state, freed): (&UnitState, &[DataPlace]),
+        dead: &mut Vec<u64>,
+    ) {
+        match change {
+            Entry::Commit { places, .. } => match places.first() {
+                Some(place) => {
+                    let records = places.len() as u32;
+                    self.found_records(number, data_of(place), records);
+                    owner.since.push((number, data_of(place)));
+                }
+                None => owner.push(number, bytes),
+            },
+            Entry::Page { page, .. } if !owner.pages.contains_key(page) => {
+                owner.pages.insert(*page, number);
+            }
+            Entry::Create { .. } => {
+                owner.push(number, bytes);
+                self.carries_counter(number, dead);
+            }
+            Entry::Forget { .. } => {
+                self.checkpointed(owner, (0, 0), dead);
+                dead.extend(std::mem::take(&mut owner.pages).into_values());
+                let before = std::mem::replace(&mut owner.forgotten, number);
+                dead.extend((before > 0).then_some(before));
+            }
+            Entry::Delete { .. } => {
+                self.checkpointed(owner, (0, 0), dead);
+                owner.since.push((number, 0));
+            }
+            _ => owner.push(number, bytes),
+        }
+        if let Entry::Trim { log, .. } = change {
+            let share = state.share(*log);
+            owner.pages.retain(|page, number| {
+                let stays = share.is_some_and(|share| share.pages.contains_key(page));
+                if !stays {
+                    dead.push(*number);
+                }
+                stays
+            });
+        }
+        for place in freed {
+            self.freed(owner, place, dead);
+        }
+    }
+
+    fn freed(&mut self, owner: &mut OwnerEntries, place: &DataPlace, dead: &mut Vec<u64>) {
+        let data = data_of(place);
+        let Some(named) = self.data.get_mut(&data) else {
+            return;
+        };
+        named.records = named.records.saturating_sub(1);
+        if named.records > 0 {
+            return;
+        }
+        let entry = named.entry;
+        self.data.remove(&data);
+        let is_since = owner
+            .since
+            .first()
+            .is_some_and(|(first, _)| entry >= *first);
+        match is_since && entry > owner.checkpoint {
+            // The frame alone, without its data: those are never read again, and go with it.
+            true => owner.pinned += 128 + place.bytes as usize / 16,
+            false => dead.push(entry),
+        }
+    }
+
+    /// A checkpoint stands for all of an owner's entries, but for records and map pages.
+    fn checkpointed(
+        &mut self,
+        owner: &mut OwnerEntries,
+        (number, bytes): (u64, usize),
+        dead: &mut Vec<u64>,
+    ) {
+        let before = std::mem::replace(&mut owner.checkpoint, number);
+        let since = std::mem::take(&mut owner.since);
+        let all = since.into_iter().chain((before > 0).then_some((before, 0)));
+        for (number, data) in all {
+            let has_records = |d: &NamedData| d.entry == number;
+            if !self.data.get(&data).is_some_and(has_records) {
+                self.bury(number, dead);
+            }
+        }
+        owner.checkpoint_bytes = bytes;
+        owner.pinned = 0;
+    }
+
+    fn carries_counter(&mut self, number: u64, dead: &mut Vec<u64>) {
+        let (before, is_dead) = std::mem::replace(&mut self.counter, (number, false));
+        if is_dead {
+            dead.push(before);
+        }
+    }
+
+    fn bury(&mut self, number: u64, dead: &mut Vec<u64>) {
+        match number == self.counter.0 {
+            true => self.counter.1 = true,
+            false => dead.push(number),
+        }
+    }
+}
