@@ -138,6 +138,7 @@ impl LogUnit {
         context: &mut BucketContext,
         room: RoomFor,
     ) -> Result<(), Outcome> {
+        self.checkpoint(context);
         self.free(context);
         let lacks = |unit: &LogUnit, context: &BucketContext| {
             context.member().usable_extents() < unit.needed(context, room)

@@ -232,7 +232,8 @@ mod tests {
             let frame = parse_frame(&bytes).unwrap().unwrap();
             prop_assert_eq!((frame.number, frame.head), (number, &head[..]));
             prop_assert_eq!(&frame.pieces[..], &pieces[..]);
-            prop_assert!(parse_frame(&bytes[..whole - 1]).is_err());
+            let cut = parse_frame(&bytes[..whole - 1]);
+            prop_assert!(cut.is_err() || whole == FRAME_HEADER);
         }
 
         #[test]

@@ -1,7 +1,8 @@
 //! The reasons why entries of a unit live.
 //!
-//! An entry lives as long as a record or a map page of it is there, and until a checkpoint of its log stands for the rest of it: the term, ids, marks,
-//! tags, junk. So a scan that finds only those that live, and any number of dead ones, makes the same state. Two kinds are kept for good, some 40
+//! A checkpoint stands for all entries of its log before it, but for the records and map pages that are there then. So a scan makes the state of the
+//! checkpoint, with what those have, and replays all entries after it. An entry dies at a checkpoint, and at no other time: a trim or a punch takes the
+//! record to be there. Two kinds are kept for good, some 40
 //! bytes each: that a log was forgotten, and that a record was deleted whose name nobody has taken since. Without them dead entries that still
 //! lie in the pages would come to life.
 
@@ -16,6 +17,8 @@ use crate::types::{DataPlace, LogId};
 pub(crate) const OFFSET_BITS: u32 = 20;
 /// Bytes of entries that only wait for a checkpoint, from which on there is one; more where the last one was large.
 const PINNED_BYTES_MIN: usize = 4 << 10;
+/// Bytes of the frame of a small entry.
+const FRAME_BYTES: usize = 128;
 /// Entries since the last checkpoint, from which on there is one.
 const SINCE_MAX: usize = 16 << 10;
 
@@ -47,7 +50,9 @@ struct OwnerEntries {
     checkpoint_bytes: usize,
     /// Entries after it, and the data of each; 0 for none.
     since: Vec<(u64, u64)>,
-    /// Bytes of those among them that nothing else keeps alive.
+    /// Entries before it that died since: what happened to their records is told by entries after it, which take them to be there.
+    later: Vec<u64>,
+    /// Bytes that the next checkpoint releases, about.
     pinned: usize,
     /// The entries of map pages.
     pages: BTreeMap<u64, u64>,
@@ -195,6 +200,9 @@ impl Ledger {
         (state, freed): (&UnitState, &[DataPlace]),
         dead: &mut Vec<u64>,
     ) {
+        for place in freed {
+            self.freed(owner, place);
+        }
         match change {
             Entry::Commit { places, .. } => match places.first() {
                 Some(place) => {
@@ -225,21 +233,20 @@ impl Ledger {
         }
         if let Entry::Trim { log, .. } = change {
             let share = state.share(*log);
+            let later = &mut owner.later;
             owner.pages.retain(|page, number| {
                 let stays = share.is_some_and(|share| share.pages.contains_key(page));
                 if !stays {
-                    dead.push(*number);
+                    later.push(*number);
                 }
                 stays
             });
         }
-        for place in freed {
-            self.freed(owner, place, dead);
-        }
     }
 
-    fn freed(&mut self, owner: &mut OwnerEntries, place: &DataPlace, dead: &mut Vec<u64>) {
+    fn freed(&mut self, owner: &mut OwnerEntries, place: &DataPlace) {
         let data = data_of(place);
+        owner.pinned += FRAME_BYTES + place.bytes as usize;
         let Some(named) = self.data.get_mut(&data) else {
             return;
         };
@@ -249,14 +256,8 @@ impl Ledger {
         }
         let entry = named.entry;
         self.data.remove(&data);
-        let is_since = owner
-            .since
-            .first()
-            .is_some_and(|(first, _)| entry >= *first);
-        match is_since && entry > owner.checkpoint {
-            // The frame alone, without its data: those are never read again, and go with it.
-            true => owner.pinned += 128 + place.bytes as usize / 16,
-            false => dead.push(entry),
+        if entry < owner.checkpoint {
+            owner.later.push(entry);
         }
     }
 
@@ -269,6 +270,7 @@ impl Ledger {
     ) {
         let before = std::mem::replace(&mut owner.checkpoint, number);
         let since = std::mem::take(&mut owner.since);
+        dead.append(&mut owner.later);
         let all = since.into_iter().chain((before > 0).then_some((before, 0)));
         for (number, data) in all {
             let has_records = |d: &NamedData| d.entry == number;

@@ -8,8 +8,19 @@ use crate::types::{LogId, LogRecord, Position};
 
 /// Heads of more bytes lie where data do.
 pub(crate) const HEAD_INLINE_BYTES_MAX: usize = 16 << 10;
-/// The head of an entry whose own head lies where data do.
-pub(crate) const OUTLINED: &[u8] = &[255];
+/// The first byte of the head of an entry whose own head lies where data do.
+const OUTLINED: u8 = 255;
+
+/// The head in place of one that lies where data do: its checksum. Once the entry is dead, others may have written over the data.
+pub(crate) fn outlined(head: &[u8]) -> [u8; 5] {
+    let [a, b, c, d] = crc32c::crc32c(head).to_le_bytes();
+    [OUTLINED, a, b, c, d]
+}
+
+/// Returns whether a head stands in place of one that lies where data do.
+pub(crate) fn is_outlined(head: &[u8]) -> bool {
+    head.len() == 5 && head.first() == Some(&OUTLINED)
+}
 
 const _: () = assert!(HEAD_INLINE_BYTES_MAX < HEAD_BYTES_MAX);
 

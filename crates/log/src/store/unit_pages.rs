@@ -7,7 +7,7 @@ use staves_wire::group::Run;
 
 use super::entry_log::{EntryLog, NotedEntry};
 use super::ledger::{CheckpointOf, Ledger, OFFSET_BITS, data_of, owner_of};
-use super::stored::{HEAD_INLINE_BYTES_MAX, OUTLINED, ShareState, StoredEntry};
+use super::stored::{HEAD_INLINE_BYTES_MAX, ShareState, StoredEntry, is_outlined, outlined};
 use super::{AppendedEntry, DataPiece, NewData, NoPlace, PageDamage, PageEdit};
 use crate::entry::Entry;
 use crate::slots::DataSlot;
@@ -64,18 +64,27 @@ impl UnitPages {
         let numbers: Vec<u64> = found.log.numbers().collect();
         let mut marks = Marks::default();
         for number in &numbers {
-            marks.see(*number, &found.stored(pages, *number)?);
+            match found.stored(pages, *number)? {
+                Some(entry) => marks.see(*number, &entry),
+                None => found.log.release(*number),
+            }
         }
         // Numbers grow, so what is forgotten after its checkpoint has none.
         let forgotten = &marks.forgotten;
         let stands = |of: &CheckpointOf, at: &mut u64| forgotten.get(of).is_none_or(|f| *f < *at);
         marks.checkpoints.retain(stands);
+        let numbers = numbers
+            .into_iter()
+            .filter(|n| found.log.entries.contains_key(n));
+        let numbers: Vec<u64> = numbers.collect();
         for number in marks.checkpoints.values() {
             found.restore(pages, *number, &mut state)?;
         }
         let mut created = state.created();
         for number in numbers {
-            let entry = found.stored(pages, number)?;
+            let Some(entry) = found.stored(pages, number)? else {
+                continue;
+            };
             if let StoredEntry::Change(Entry::Create { log, .. }) = &entry {
                 created = created.max((log.0 & ((1 << 40) - 1)) + 1);
             }
@@ -89,12 +98,12 @@ impl UnitPages {
 
     fn restore(&self, pages: &Pages, number: u64, state: &mut UnitState) -> Result<(), PageDamage> {
         match self.stored(pages, number)? {
-            StoredEntry::Share(log, checkpoint) => *state.share_mut(log) = checkpoint.share,
-            StoredEntry::Record(created, record) => {
+            Some(StoredEntry::Share(log, checkpoint)) => *state.share_mut(log) = checkpoint.share,
+            Some(StoredEntry::Record(created, record)) => {
                 state.put_record(*record);
                 state.set_created(created.max(state.created()));
             }
-            StoredEntry::Change(_) => {}
+            Some(StoredEntry::Change(_)) | None => {}
         }
         Ok(())
     }
@@ -186,21 +195,21 @@ impl UnitPages {
         }
     }
 
-    /// An entry as the pages have it.
-    fn stored(&self, pages: &Pages, number: u64) -> Result<StoredEntry, PageDamage> {
+    /// An entry as the pages have it; none if it is dead, and others have written over its data.
+    fn stored(&self, pages: &Pages, number: u64) -> Result<Option<StoredEntry>, PageDamage> {
         let at = self.log.entries.get(&number).map_or(0, |place| place.at);
         let head = self.log.head(pages, number).unwrap_or_default();
-        let entry = match head == OUTLINED {
-            false => StoredEntry::from_bytes(head),
-            true => {
-                let mut bytes = Vec::new();
-                for piece in self.log.data(number) {
-                    pages.read_into(piece.at, piece.len as usize, &mut bytes);
-                }
-                StoredEntry::from_bytes(&bytes)
+        let mut bytes = Vec::new();
+        if is_outlined(head) {
+            for piece in self.log.data(number) {
+                pages.read_into(piece.at, piece.len as usize, &mut bytes);
             }
-        };
-        entry.map_err(|_| none_of_ours(at))
+            if outlined(&bytes) != head {
+                return Ok(None);
+            }
+        }
+        let entry = StoredEntry::from_bytes(if is_outlined(head) { &bytes } else { head });
+        entry.map(Some).map_err(|_| none_of_ours(at))
     }
 
     /// A copy follows a delta that its pages do not have yet.
@@ -215,7 +224,7 @@ impl UnitPages {
     ) -> Result<(), PageDamage> {
         for NotedEntry { number, head } in self.log.note(runs, bytes)? {
             let at = self.log.entries.get(&number).map_or(0, |place| place.at);
-            let entry = match head == OUTLINED {
+            let entry = match is_outlined(head) {
                 false => StoredEntry::from_bytes(head),
                 true => StoredEntry::from_bytes(&brought(runs, bytes, self.log.data(number))),
             };
@@ -241,13 +250,14 @@ impl UnitPages {
         let of = |(head, (_, data)): (&'_ Vec<u8>, &(StoredEntry, NewData<'_>))| {
             head.len() <= HEAD_INLINE_BYTES_MAX || !matches!(data, NewData::Nothing)
         };
+        let marks: Vec<[u8; 5]> = heads.iter().map(|head| outlined(head)).collect();
         let inline: Vec<bool> = heads.iter().zip(entries).map(of).collect();
-        let all = heads.iter().zip(entries).zip(&inline);
+        let all = heads.iter().zip(entries).zip(inline.iter().zip(&marks));
         let new: Vec<AppendedEntry<'_>> = all
-            .map(|((head, (_, data)), is_inline)| match is_inline {
+            .map(|((head, (_, data)), (is_inline, mark))| match is_inline {
                 true => AppendedEntry { head, data: *data },
                 false => AppendedEntry {
-                    head: OUTLINED,
+                    head: mark,
                     data: NewData::Bytes(head),
                 },
             })
