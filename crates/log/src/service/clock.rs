@@ -9,7 +9,7 @@ use super::{LogUnit, UnitRole};
 use crate::unit::UnitEffects;
 
 impl LogUnit {
-    /// What is due by the clock.
+    /// Makes the entries that are due by the clock.
     pub(super) fn tick(&mut self, context: &mut BucketContext, now: Time, out: &mut BucketEffects) {
         let is_due = match &self.role {
             UnitRole::Serving(unit) => unit.has_timers() && now > self.ticked,

@@ -170,7 +170,7 @@ impl LogUnit {
         self.pages.log.unstage(&pieces);
     }
 
-    /// What the machine has put out becomes deltas and answers. The outcome of the operation itself, if it is answered.
+    /// Turns the machine's output into deltas and answers. The outcome of the operation itself, if it is answered.
     pub(super) fn finish(
         &mut self,
         context: &mut BucketContext,

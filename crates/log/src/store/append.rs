@@ -32,7 +32,7 @@ pub enum NewData<'a> {
     Nothing,
     /// These bytes.
     Bytes(&'a [u8]),
-    /// What was staged, in order.
+    /// Staged data, in order.
     Staged(&'a [DataPiece]),
 }
 
@@ -221,7 +221,7 @@ impl EntryLog {
         self.open = edit.open;
     }
 
-    /// What was staged of an entry's data is now this; before, it was `known`.
+    /// Counts the staged data of an entry, which are now these pieces and were `known` before.
     pub fn has_staged(&mut self, known: &[DataPiece], pieces: &[DataPiece]) {
         known.iter().for_each(|piece| self.segments.unstage(piece));
         pieces.iter().for_each(|piece| self.segments.stage(piece));

@@ -57,7 +57,7 @@ pub struct EntryLog {
     pub(crate) exists: bool,
     pub(crate) entries: BTreeMap<u64, EntryPlace>,
     pub(crate) segments: LogSegments,
-    /// What lives in each segment is counted.
+    /// The bytes that live in each segment are counted.
     settled: bool,
     /// The highest number of an entry that was here.
     pub(crate) last: u64,

@@ -73,7 +73,7 @@ impl OwnerEntries {
     }
 }
 
-/// What entries live for.
+/// The reasons of all entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
     data: BTreeMap<u64, NamedData>,

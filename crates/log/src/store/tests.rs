@@ -252,7 +252,7 @@ proptest! {
         bench.check();
     }
 
-    /// Whatever a byte of the pages becomes, a scan says where it is wrong, or finds entries whose bytes are whole.
+    /// A scan of pages with any bytes changed says where it is wrong, or finds entries whose bytes are whole.
     #[test]
     fn damaged_pages_are_an_error(at in 0..(3 * EXTENT_BYTES as u64), len in 1..600usize, with in any::<u8>()) {
         let mut bench = Bench::new(8);

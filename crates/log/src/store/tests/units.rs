@@ -233,6 +233,23 @@ fn record(units: &mut Units, name: u8, what: u8) {
     }
 }
 
+fn write_page(units: &mut Units, log: u64, page: u64) {
+    let entry = PageEntry::Unit(GroupId(log as u32));
+    let runs = vec![PageRun { count: 4, entry }; if page == 3 { 2500 } else { 1 }];
+    let known = units
+        .own
+        .1
+        .share(LogId(log))
+        .is_none_or(|s| s.pages.contains_key(&page));
+    if !known {
+        units.change(Entry::Page {
+            log: LogId(log),
+            page,
+            runs,
+        });
+    }
+}
+
 fn run(units: &mut Units, step: Do) {
     let term = |units: &Units, log| units.own.1.term(LogId(log)).next();
     let claimed = |units: &Units, log| units.own.1.share(LogId(log)).map_or(0, |s| s.claimed);
@@ -275,28 +292,10 @@ fn run(units: &mut Units, step: Do) {
                 position,
             });
         }
-        Do::Page(log, page) => {
-            let entry = PageEntry::Unit(GroupId(log as u32));
-            let runs = vec![PageRun { count: 4, entry }; if page == 3 { 2500 } else { 1 }];
-            let known = units
-                .own
-                .1
-                .share(LogId(log))
-                .is_none_or(|s| s.pages.contains_key(&page));
-            if !known {
-                units.change(Entry::Page {
-                    log: LogId(log),
-                    page,
-                    runs,
-                });
-            }
-        }
+        Do::Page(log, page) => write_page(units, log, page),
         Do::Prefix(log) => {
-            let position = claimed(units, log);
-            units.change(Entry::Prefix {
-                log: LogId(log),
-                position,
-            });
+            let (position, log) = (claimed(units, log), LogId(log));
+            units.change(Entry::Prefix { log, position });
         }
         Do::Forget(log) => {
             if units.own.1.share(LogId(log)).is_some() {
