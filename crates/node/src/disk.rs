@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use staves_disk::{Committer, Device, FileDevice, Journal, JournalError, RecordBytes};
-use staves_durable::{DiskFiles, DiskStore, room_of};
+use staves_durable::{DiskFiles, DiskStore, OpenedDisk, room_of};
 use staves_group::{DiskRoom, KeptPage, RecoveredMember};
 use staves_model::{GroupId, PAGE_BYTES};
 use staves_store::{Arena, EXTENT_BYTES, Extent, Residency};
@@ -98,6 +98,28 @@ impl std::fmt::Debug for NodeDisk {
     }
 }
 
+/// The memory for a disk's pages, of which those that are there have theirs; the part of its last extent that the disk has no place for; and
+/// the bytes of all places.
+fn arena_of(
+    opened: &mut OpenedDisk,
+    folder: &Path,
+) -> Result<(Arc<Arena>, Vec<Extent>, u64), NodeDiskError> {
+    let (used, free) = opened.store.page_file().places();
+    let spare = opened.store.page_file().spare_places();
+    let page_bytes = u64::from((used + free).saturating_sub(spare)) * PAGE_BYTES as u64;
+    let arena = Arena::sparse(page_bytes).map_err(NodeDiskError::Arena)?;
+    // Members that are new here begin before all of them are taken over.
+    for group in opened.hold(&arena) {
+        tracing::warn!(%group, disk = %folder.display(), "the disk has less room than what is on it needs");
+    }
+    // The arena ends with a whole extent, the disk's places perhaps within it: nobody gets that one, unless what is there needs it.
+    let mut partial = Vec::new();
+    if !page_bytes.is_multiple_of(EXTENT_BYTES as u64) {
+        arena.take(1, &mut partial);
+    }
+    Ok((arena, partial, page_bytes))
+}
+
 impl NodeDisk {
     /// Of a disk whose journal is not driven yet, and that journal.
     fn new(
@@ -117,19 +139,7 @@ impl NodeDisk {
             pages,
             table,
         } = files;
-        let (used, free) = opened.store.page_file().places();
-        let spare = opened.store.page_file().spare_places();
-        let page_bytes = u64::from((used + free).saturating_sub(spare)) * PAGE_BYTES as u64;
-        let arena = Arena::sparse(page_bytes).map_err(NodeDiskError::Arena)?;
-        // Members that are new here begin before all of them are taken over.
-        for group in opened.hold(&arena) {
-            tracing::warn!(%group, disk = %folder.display(), "the disk has less room than what is on it needs");
-        }
-        // The arena ends with a whole extent, the disk's places perhaps within it: nobody gets that one, unless what is there needs it.
-        let mut partial = Vec::new();
-        if !page_bytes.is_multiple_of(EXTENT_BYTES as u64) {
-            arena.take(1, &mut partial);
-        }
+        let (arena, partial, page_bytes) = arena_of(&mut opened, &folder)?;
         let disk = NodeDisk {
             residency,
             arena,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use staves_directory::{Directory, Life};
 use staves_model::{ClusterMap, NodeId};
 use staves_net::{Identity, InFlight, PeerOptions, Peers, Server, Who};
@@ -33,7 +32,7 @@ use crate::native::maps::MapAnswers;
 use crate::nbd::NbdSocket;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
-use crate::status::{DownNodes, StatusReport, UnopenedGroups};
+use crate::status::{DownNodes, StatusReport};
 use crate::volumes::ServedVolumes;
 use crate::volumes::attachments::Attachments;
 use crate::volumes::images::watch_over_images;
@@ -339,7 +338,6 @@ impl Running {
         let saw = witness.clone();
         let evidence = Arc::new(move |node, sign| saw.saw(node, sign));
         let peers = Peers::new(identity.clone(), PeerOptions::default(), evidence);
-        let options = start::host_options(config, doors.in_flight.clone());
         let mut files = Files::new(life, peers.clone(), arena.clone(), config.memory.0);
         files.spreads = config.files_copies;
         let files = Arc::new(files);
@@ -348,7 +346,7 @@ impl Running {
             Clock::start(),
             arena,
             peers,
-            options,
+            start::host_options(config, doors.in_flight.clone()),
             services.to_vec(),
             disks,
         ));
@@ -360,13 +358,12 @@ impl Running {
             staves_client::RouterOptions::default(),
         );
         host.set_router(router);
-        let down = DownNodes::waited_for(config.unflushed_wait_ms.duration());
         Arc::new(Running {
             host,
             files,
             directory: directory.clone(),
             witness,
-            late: Mutex::new((UnopenedGroups::default(), down)),
+            late: DownNodes::beside_unopened(config),
             door: doors.resp,
             nbd: doors.nbd,
             nbd_address: doors.nbd_address,

@@ -6,7 +6,7 @@ use staves_cli_common::failure::Failure;
 use staves_cli_common::options::Format;
 use staves_client::{VolumeKind, VolumeStat};
 use staves_model::policy::too_few_nodes;
-use staves_model::{ClusterMap, Medium, PoolKind, Scheme};
+use staves_model::{ClusterMap, Medium, Scheme, ServiceId};
 use staves_node::config::Size;
 
 use super::print_result;
@@ -70,7 +70,7 @@ fn usual_pool(map: &ClusterMap, volume: &str) -> Result<String, Failure> {
         return Ok(USUAL_POOL.to_owned());
     }
     let able = map.pools.values();
-    let able = able.filter(|pool| matches!(pool.kind, PoolKind::Memory { .. }));
+    let able = able.filter(|pool| pool.kind.service() == Some(ServiceId::MEMORY));
     let able: Vec<String> = able
         .map(|pool| match pool.medium {
             Medium::Disk => format!("--pool {} (on disk)", pool.name),
@@ -104,6 +104,7 @@ fn created(session: &Cluster, stat: &VolumeStat, out: Format) -> anyhow::Result<
 #[cfg(test)]
 mod tests {
     use super::*;
+    use staves_model::PoolKind;
     use staves_model::testing::cluster_with_pool;
 
     #[test]

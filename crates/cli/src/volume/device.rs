@@ -1,6 +1,7 @@
 //! `staves volume attach`: a volume as a block device of this machine, by the kernel's client of NBD.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
@@ -135,9 +136,38 @@ fn attach_in_background(out: Format) -> anyhow::Result<()> {
 /// Attaches the volume, and keeps it so until it is detached.
 pub fn attach(cluster: &Cluster, options: &DeviceOptions, out: Format) -> anyhow::Result<()> {
     let name = options.name.as_deref().context("give a volume")?;
+    let (holder, is_taken) = make(cluster, options, name)?;
+    let path = holder.path();
+    let attached = Attached {
+        volume: name.to_owned(),
+        device: path.clone(),
+        node: holder.door.to_string(),
+        read_only: holder.is_read_only,
+        size_bytes: holder.size_bytes,
+        is_taken,
+        follows: holder.follows,
+    };
+    match options.in_background {
+        true => output::line(serde_json::to_string(&attached)?)?,
+        false => {
+            attached.tell(out)?;
+            running::at_signal(move || detach_at_signal(&path))?;
+        }
+    }
+    output::flush()?;
+    holder.hold()
+}
+
+/// Makes the device. True with it if nobody may write because another client has the volume.
+fn make<'a>(
+    cluster: &'a Cluster,
+    options: &DeviceOptions,
+    name: &str,
+) -> anyhow::Result<(Holder<'a>, bool)> {
     let machine = NbdMachine::here();
     let wanted = options.free_device(&machine)?.number;
     let stat = cluster.wait(cluster.client.volume(name))?;
+    let volume = region_of(cluster, name)?;
     let is_snapshot = stat.image.is_some_and(|i| i.kind == ImageKind::Snapshot);
     let doors = match options.node.is_empty() {
         true => doors_of(&cluster.status()?)?,
@@ -145,42 +175,24 @@ pub fn attach(cluster: &Cluster, options: &DeviceOptions, out: Format) -> anyhow
     };
     let (door, mut chosen) = choose_first(&doors, |door| negotiate(door, name))?;
     // A node lets a second client of another machine read.
-    let is_taken = chosen.is_read_only() && !is_snapshot;
+    let is_taken = chosen.is_read_only() && !is_snapshot && !options.read_only;
     if options.read_only {
         chosen.set_read_only();
     }
-    let follows = !stat.is_writeback || chosen.is_read_only();
+    let is_read_only = chosen.is_read_only();
+    let follows = !stat.is_writeback || is_read_only;
     let kernel = NbdKernel::open()?;
     let new = NewDevice {
         number: options.device.is_some().then_some(wanted),
         size_bytes: chosen.size_bytes,
         flags: chosen.flags,
-        patience: if follows {
-            LOST_MAX
-        } else {
-            Default::default()
-        },
+        patience: if follows { LOST_MAX } else { Duration::ZERO },
     };
     let number = kernel.connect(&new, chosen.socket.as_fd())?;
     let device = machine.device(&format!("/dev/nbd{number}"))?;
-    device.settle()?;
-    let attached = Attached {
-        volume: name.to_owned(),
-        device: device.path(),
-        node: door.to_string(),
-        read_only: chosen.is_read_only(),
-        size_bytes: chosen.size_bytes,
-        is_taken: is_taken && !options.read_only,
-        follows,
-    };
-    match options.in_background {
-        true => output::line(serde_json::to_string(&attached)?)?,
-        false => attached.tell(out)?,
-    }
-    output::flush()?;
-    if !options.in_background {
-        let path = device.path();
-        running::at_signal(move || detach_at_signal(&path))?;
+    if let Err(error) = device.settle() {
+        let _ = kernel.disconnect(number);
+        return Err(error);
     }
     let holder = Holder {
         cluster,
@@ -188,16 +200,16 @@ pub fn attach(cluster: &Cluster, options: &DeviceOptions, out: Format) -> anyhow
         number,
         pid: device.pid(),
         name: name.to_owned(),
-        volume: region_of(cluster, name)?,
+        volume,
         size_bytes: chosen.size_bytes,
-        is_read_only: chosen.is_read_only(),
+        is_read_only,
         follows,
         door: door.clone(),
         are_given: !options.node.is_empty(),
         socket: chosen.socket,
         doors,
     };
-    holder.hold()
+    Ok((holder, is_taken))
 }
 
 impl Attached {

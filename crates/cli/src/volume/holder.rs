@@ -81,7 +81,8 @@ impl Holder<'_> {
         }
     }
 
-    fn path(&self) -> String {
+    /// The device's path.
+    pub(super) fn path(&self) -> String {
         format!("/dev/nbd{}", self.number)
     }
 

@@ -4,6 +4,7 @@ mod cluster;
 mod conformance;
 mod copies;
 mod flushes;
+mod holes;
 mod image_model;
 mod images;
 mod images_rebuilt;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use staves_model::{ClusterMap, Medium, PoolId, PoolKind};
+use staves_model::{ClusterMap, Medium, PoolId, ServiceId};
 use staves_store::EXTENT_BYTES;
 use staves_wire::cache::CacheStatsAnswer;
 
@@ -135,10 +135,8 @@ impl Host {
     pub(crate) fn is_empty_cache(&self, map: &ClusterMap, pool: PoolId) -> bool {
         let groups = map.groups.values().filter(|group| group.pool == pool);
         let figures = self.figures_of(Some(pool));
-        let is_cache = map
-            .pools
-            .get(&pool)
-            .is_some_and(|pool| pool.kind == PoolKind::Cache);
+        let of = map.pools.get(&pool).and_then(|pool| pool.kind.service());
+        let is_cache = of == Some(ServiceId::CACHE);
         is_cache && figures.serving == groups.count() as u64 && figures.counter("cache_keys") == 0
     }
 

@@ -1,12 +1,14 @@
 //! The time for which nodes have been down: so long the directory has waited for what they may hold.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use parking_lot::Mutex;
 use staves_model::planner::GIVE_UP_AFTER;
 use staves_model::{ClusterMap, Incarnation, NodeId, NodeState};
 
-use super::{SilentNode, StatusReport};
+use super::{SilentNode, StatusReport, UnopenedGroups};
+use crate::config::Config;
 
 /// The nodes that are down, and since when. A new leader of the directory waits anew.
 #[derive(Debug, Default)]
@@ -19,12 +21,13 @@ pub(crate) struct DownNodes {
 }
 
 impl DownNodes {
-    /// None is down; each that is will be waited for as long as that.
-    pub(crate) fn waited_for(wait: Duration) -> DownNodes {
-        DownNodes {
-            wait_ms: wait.as_millis() as u64,
+    /// No group and no node is late. Each that will be down is waited for as long as the configuration says.
+    pub(crate) fn beside_unopened(config: &Config) -> Mutex<(UnopenedGroups, DownNodes)> {
+        let down = DownNodes {
+            wait_ms: config.unflushed_wait_ms.0,
             ..DownNodes::default()
-        }
+        };
+        Mutex::new((UnopenedGroups::default(), down))
     }
 
     /// Takes in a newer map.
@@ -75,6 +78,8 @@ pub(super) fn seconds_awaited(report: &StatusReport, nodes: &[u64]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use staves_model::testing::cluster_with_pool;
 
     use super::*;

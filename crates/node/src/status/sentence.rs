@@ -129,16 +129,11 @@ fn pool(report: &StatusReport, pool: &PoolStatus) -> Vec<String> {
     let have_lost = match &pool.lost_regions[..] {
         [] => format!("lost more members than {} bears {end}", pool.scheme),
         regions => {
-            let them = match regions {
-                [_] => "it",
-                _ => "them",
+            let (noun, them) = match regions {
+                [_] => ("region", "it"),
+                _ => ("regions", "them"),
             };
             let regions: Vec<String> = regions.iter().map(|name| format!("'{name}'")).collect();
-            let noun = if regions.len() == 1 {
-                "region"
-            } else {
-                "regions"
-            };
             format!(
                 "lost more members than {} bears: bytes of {noun} {} are gone, unless a node that was only cut off \
                  comes back ('staves memory delete', or of a volume 'staves volume delete', gives {them} up)",
