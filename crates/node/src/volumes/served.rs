@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use staves_model::{ClusterMap, RegionId};
+use staves_model::{ClusterMap, RegionId, Revision, VolumeLimits};
 
 use super::figures::{VolumeFacts, VolumeFigures};
 use super::throttle::VolumeThrottle;
@@ -36,7 +36,28 @@ impl ServedVolume {
 /// The volumes that were opened at the doors, by their regions.
 #[derive(Debug, Default)]
 pub(crate) struct ServedVolumes {
-    all: Mutex<BTreeMap<RegionId, Arc<ServedVolume>>>,
+    all: Mutex<OpenedVolumes>,
+}
+
+#[derive(Debug, Default)]
+struct OpenedVolumes {
+    by_region: BTreeMap<RegionId, Arc<ServedVolume>>,
+    /// The newest map's limits, and its revision: who opens a volume may have an older map.
+    limits: VolumeLimits,
+    revision: Revision,
+}
+
+impl OpenedVolumes {
+    /// Takes in the limits of a map, if none was newer.
+    fn learn(&mut self, map: &ClusterMap) {
+        if map.revision < self.revision {
+            return;
+        }
+        self.revision = map.revision;
+        if self.limits != map.volumes.limits {
+            self.limits = map.volumes.limits.clone();
+        }
+    }
 }
 
 impl ServedVolumes {
@@ -46,25 +67,29 @@ impl ServedVolumes {
             return Arc::new(ServedVolume::new(""));
         };
         let mut all = self.all.lock();
+        all.learn(map);
+        let limit = all.limits.get(&id).copied();
         let volume = all
+            .by_region
             .entry(id)
             .or_insert_with(|| Arc::new(ServedVolume::new(&region.name)));
-        volume.throttle.set(map.volumes.limits.get(&id).copied());
+        volume.throttle.set(limit);
         volume.clone()
     }
 
     /// Drops the entries of volumes that the map does not have, and goes by the limits of the others.
     pub(crate) fn follow(&self, map: &ClusterMap) {
         let mut all = self.all.lock();
-        all.retain(|id, _| map.region(*id).is_some());
-        for (id, volume) in all.iter() {
-            volume.throttle.set(map.volumes.limits.get(id).copied());
+        all.learn(map);
+        all.by_region.retain(|id, _| map.region(*id).is_some());
+        for (id, volume) in &all.by_region {
+            volume.throttle.set(all.limits.get(id).copied());
         }
     }
 
     /// All entries, in the order of their regions.
     pub(crate) fn list(&self) -> Vec<Arc<ServedVolume>> {
-        self.all.lock().values().cloned().collect()
+        self.all.lock().by_region.values().cloned().collect()
     }
 
     /// The facts of all volumes that had a request.
@@ -79,8 +104,8 @@ impl ServedVolumes {
 mod tests {
     use std::time::Duration;
 
-    use staves_model::Change;
     use staves_model::testing::{cluster, create_memory_pool};
+    use staves_model::{Change, VolumeLimit};
 
     use super::super::figures::VolumeOp;
     use super::*;
@@ -121,5 +146,37 @@ mod tests {
             .of(VolumeOp::Read)
             .done(1, Duration::from_millis(1), false);
         assert_eq!(served.list().len(), 1);
+    }
+
+    /// Regression: a connection that came just after a limit was set, by a map of before, had none.
+    #[test]
+    fn a_volume_that_is_opened_by_an_older_map_has_the_newest_limit() {
+        let mut map = cluster(1);
+        let mut make = |change: &Change| map.apply(None, change).map(drop).expect("it is made");
+        make(&create_memory_pool("memory", "1+0", 1 << 29));
+        make(&Change::CreateVolume {
+            pool: "memory".into(),
+            name: "a".into(),
+            size_bytes: 1 << 20,
+        });
+        let before = map.clone();
+        let volume = map.region_named("a").expect("made").1.id;
+        let limit = VolumeLimit {
+            iops: Some(40),
+            bytes_per_second: None,
+            burst_ms: 500,
+        };
+        map.apply(
+            None,
+            &Change::LimitVolume {
+                name: "a".into(),
+                limit: Some(limit),
+            },
+        )
+        .expect("it is set");
+        let served = ServedVolumes::default();
+        served.follow(&map);
+        let opened = served.open(&before, volume);
+        assert_eq!(opened.throttle.limit(), Some(limit));
     }
 }

@@ -35,6 +35,12 @@ impl VolumeThrottle {
         self.changed.notify_waiters();
     }
 
+    /// The limit.
+    #[cfg(test)]
+    pub(super) fn limit(&self) -> Option<VolumeLimit> {
+        self.pacer.lock().limit()
+    }
+
     /// Returns once a request with so many bytes may go. One that is given up while it waits has taken nothing.
     pub(crate) async fn pass(&self, bytes: u64) {
         if self.is_limited.load(Ordering::Acquire) {
