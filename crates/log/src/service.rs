@@ -40,7 +40,7 @@ use staves_wire::{DecodeError, ErrorCode};
 use self::held::HeldData;
 use self::run::StagedAppend;
 use crate::codec::BucketRequest;
-use crate::message::{RecordRequest, UnitOp};
+use crate::message::UnitOp;
 use crate::state::UnitState;
 use crate::store::{DATA_BYTES_MAX, PageDamage, UnitPages};
 use crate::types::UnitId;
@@ -50,7 +50,7 @@ pub use asks::AskQueue;
 pub use calls::UnitCall;
 
 /// The number of the service on the wire.
-pub const LOG_SERVICE: ServiceId = ServiceId(3);
+pub const LOG_SERVICE: ServiceId = ServiceId::LOG;
 /// Most bytes of the records of one append.
 pub const APPEND_BYTES_MAX: usize = DATA_BYTES_MAX;
 /// Most runs of a map page: their entry is made in one delta.
@@ -214,20 +214,7 @@ impl Service for LogUnit {
     }
 
     fn is_write(op: &UnitCall) -> bool {
-        match op {
-            UnitCall::Request(BucketRequest::Unit(request)) => !matches!(
-                request.op,
-                UnitOp::Read { .. }
-                    | UnitOp::ReadPage { .. }
-                    | UnitOp::Confirm { .. }
-                    | UnitOp::Sealed { .. }
-            ),
-            UnitCall::Request(BucketRequest::Record(request)) => !matches!(
-                request,
-                RecordRequest::View { .. } | RecordRequest::List { .. }
-            ),
-            UnitCall::Asked(_) => true,
-        }
+        op.is_write()
     }
 
     fn op_bytes(op: &UnitCall) -> usize {

@@ -72,6 +72,8 @@ impl ServiceId {
     pub const CACHE: ServiceId = ServiceId(1);
     /// Flat bytes in regions.
     pub const MEMORY: ServiceId = ServiceId(2);
+    /// Logs: its pools are of the kind that the map knows by the service's number alone.
+    pub const LOG: ServiceId = ServiceId(3);
 
     /// True if a kind of pools is this service's alone.
     pub fn has_kind(self) -> bool {
@@ -83,6 +85,7 @@ impl ServiceId {
         match self {
             ServiceId::CACHE => "key-value",
             ServiceId::MEMORY => "memory",
+            ServiceId::LOG => "log",
             _ => "unknown",
         }
     }

@@ -62,6 +62,13 @@ impl PoolKind {
                 can_mend: false,
                 holds: "blocks of files; 'staves mount' reads them",
             },
+            PoolKind::Slots(ServiceId::LOG) => KindRow {
+                word: "log",
+                service: Some(ServiceId::LOG),
+                has_slots: true,
+                can_mend: false,
+                holds: "logs; 'staves log list' shows them",
+            },
             PoolKind::Slots(service) => KindRow {
                 word: "slots",
                 service: Some(*service),

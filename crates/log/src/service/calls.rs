@@ -5,7 +5,7 @@ use staves_wire::DecodeError;
 use staves_wire::service::{Answer, Body};
 
 use crate::codec::BucketRequest;
-use crate::message::{RecordReply, Records, SequencerReply, UnitOp, UnitReply};
+use crate::message::{RecordReply, RecordRequest, Records, SequencerReply, UnitOp, UnitReply};
 
 /// The tag of [`UnitCall::Asked`]; [`BucketRequest`] has those below.
 const ASKED: u8 = 255;
@@ -20,6 +20,24 @@ pub enum UnitCall {
 }
 
 impl UnitCall {
+    /// True if it may change anything, and so is sent under a number.
+    pub fn is_write(&self) -> bool {
+        match self {
+            UnitCall::Request(BucketRequest::Unit(request)) => !matches!(
+                request.op,
+                UnitOp::Read { .. }
+                    | UnitOp::ReadPage { .. }
+                    | UnitOp::Confirm { .. }
+                    | UnitOp::Sealed { .. }
+            ),
+            UnitCall::Request(BucketRequest::Record(request)) => !matches!(
+                request,
+                RecordRequest::View { .. } | RecordRequest::List { .. }
+            ),
+            UnitCall::Asked(_) => true,
+        }
+    }
+
     /// Its body. The records' bytes are not copied.
     pub fn into_body(self) -> Body {
         let mut heads = BytesMut::new();

@@ -6,7 +6,7 @@ use super::Change;
 use super::bounds::{BUCKETS_MAX, GROUPS_MAX, POOLS_MAX};
 use super::outcome::{Outcome, Refusal, bad_name, check_text, too_many};
 use crate::files::Holdings;
-use crate::ids::{Epoch, GroupId, MemberSlot, PoolId, Revision};
+use crate::ids::{Epoch, GroupId, MemberSlot, PoolId, Revision, ServiceId};
 use crate::map::{ClusterMap, Group, LastOpen, Medium, Pool, PoolKind};
 use crate::scheme::{K_MAX, M_MAX, PAGE_BYTES, Scheme};
 
@@ -186,8 +186,12 @@ fn check_disk(
     scheme: Scheme,
     (may_start_empty, disks): (bool, bool),
 ) -> Result<(), Refusal> {
-    let reason = if !matches!(kind, PoolKind::Memory { .. }) {
-        "only regions and volumes are kept there: make it of kind memory, or in memory"
+    let is_kept = matches!(
+        kind,
+        PoolKind::Memory { .. } | PoolKind::Slots(ServiceId::LOG)
+    );
+    let reason = if !is_kept {
+        "only regions, volumes and logs are kept there: make it of kind memory or log, or in memory"
     } else if may_start_empty {
         "what is kept there never starts empty: let its groups wait"
     } else if scheme.m > M_ON_DISK_MAX {

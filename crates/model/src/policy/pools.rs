@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::memory::Usage;
 use crate::change::Change;
-use crate::ids::NodeId;
+use crate::ids::{NodeId, ServiceId};
 use crate::map::{ClusterMap, Medium, Pool, PoolKind};
 use crate::scheme::{EXTENT_BYTES, Scheme};
 use crate::units::{bytes, count, with_unit};
@@ -75,6 +75,8 @@ pub enum PoolRefusal {
 
 /// Buckets of a new cache for which none were asked.
 const CACHE_BUCKETS: u32 = 64;
+/// Units of a new pool of logs for which none were asked.
+const LOG_UNITS: u32 = 8;
 /// Buckets of a new files pool for which none were asked: a small multiple of the nodes that there may be.
 const FILES_BUCKETS: u32 = 1024;
 /// The scheme of a new pool for which none was asked.
@@ -98,6 +100,9 @@ pub fn new_pool_shape(
     match (kind, scheme, buckets) {
         (PoolKind::Memory { .. }, _, Some(_)) => Err(NoSuchOption::BucketsOfMemory),
         (PoolKind::Files(_), Some(_), _) => Err(NoSuchOption::SchemeOfFiles),
+        (PoolKind::Slots(ServiceId::LOG), ..) => {
+            Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(LOG_UNITS)))
+        }
         (PoolKind::Cache | PoolKind::Slots(_), ..) => {
             Ok((scheme.unwrap_or(SCHEME), buckets.unwrap_or(CACHE_BUCKETS)))
         }
