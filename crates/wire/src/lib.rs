@@ -13,7 +13,7 @@
 //! and pages are slices of the bytes that were read, not copies.
 //!
 //! **Layout.** [`message`]: all messages and their opcodes in one table; read it first. One file for
-//! each part that has something to say: [`hello`], [`group`], [`service`] with [`cache`] and [`memory`], [`files`], [`directory`],
+//! each part that has something to say: [`hello`], [`group`], [`service`] with [`cache`] and [`memory`], [`log`], [`files`], [`directory`],
 //! [`admin`], [`error`], with the structs and, at the file's end, how they are written. [`frame`]: headers, large
 //! messages in pieces, limits. [`encoded`]: answers that are encoded as they are given. `codec`: the rules of encoding, and the macros that apply them.
 //!
@@ -31,6 +31,7 @@ pub mod files;
 pub mod frame;
 pub mod group;
 pub mod hello;
+pub mod log;
 pub mod memory;
 mod memory_body;
 pub mod message;

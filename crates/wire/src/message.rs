@@ -17,6 +17,7 @@ use crate::files::{
 };
 use crate::group::Batch;
 use crate::hello::{CREDENTIALS_BYTES_MAX, Challenge, Hello, Ping, Pong, Prove, Proven, Welcome};
+use crate::log::{LogAppoint, LogAsk, LogSaid};
 use crate::service::{Answer, ServiceAnswers, ServiceRequest};
 
 /// The part of a message in a conversation.
@@ -153,6 +154,14 @@ messages! {
     36 Service(ServiceRequest) "service" Request Frames since 4;
     /// Their answers.
     37 ServiceAnswers(ServiceAnswers) "service-answers" Answer Frames since 4;
+
+    // Sequencers of logs.
+    /// For the sequencer of a log.
+    38 LogAsk(LogAsk) "log-ask" Request Frame since 15;
+    /// What it said, or what became of the appointment.
+    39 LogSaid(LogSaid) "log-said" Answer Frames since 15;
+    /// See that a log has a sequencer.
+    42 LogAppoint(LogAppoint) "log-appoint" Request Frame since 15;
 
     // The directory.
     /// Between voters.

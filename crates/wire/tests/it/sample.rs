@@ -24,6 +24,7 @@ use staves_wire::group::{
     RunKind, SealedStream, SyncStream,
 };
 use staves_wire::hello::{Challenge, Hello, Ping, Pong, Prove, Proven, Role, Welcome};
+use staves_wire::log::{LogAppoint, LogAsk, LogSaid};
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
@@ -235,6 +236,19 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::NodeResume => Message::NodeResume(NodeTarget { node: rng.node() }),
         Opcode::NodeStop => Message::NodeStop(NodeTarget { node: rng.node() }),
         Opcode::NodeStopForced => Message::NodeStopForced(NodeTarget { node: rng.node() }),
+        Opcode::LogAsk => Message::LogAsk(LogAsk {
+            pool: PoolId(rng.u32()),
+            node: rng.node(),
+            incarnation: rng.incarnation(),
+            body: rng.bytes(40),
+        }),
+        Opcode::LogSaid => Message::LogSaid(LogSaid {
+            body: rng.bytes(40),
+        }),
+        Opcode::LogAppoint => Message::LogAppoint(LogAppoint {
+            pool: PoolId(rng.u32()),
+            name: rng.text(),
+        }),
         Opcode::NodeDisk => Message::NodeDisk(DiskChange {
             node: rng.node(),
             folder: rng.text(),

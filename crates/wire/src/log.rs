@@ -1,0 +1,44 @@
+//! Requests to the sequencers of logs. What they say is the log service's own, and carried as bytes.
+
+use bytes::Bytes;
+use staves_model::{Incarnation, NodeId, PoolId};
+
+use crate::codec::wire_struct;
+
+/// A request to one life of a sequencer. Answered with what it says; from another life of the node, that it is none.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogAsk {
+    /// The log's pool.
+    pub pool: PoolId,
+    /// The node.
+    pub node: NodeId,
+    /// The node's life.
+    pub incarnation: Incarnation,
+    /// The request.
+    pub body: Bytes,
+}
+
+/// The answer to either request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogSaid {
+    /// The sequencer's reply; to an appointment the home's, with the log's record.
+    pub body: Bytes,
+}
+
+/// Asks a node to see that a log has a sequencer: itself, if the one of the record is gone.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LogAppoint {
+    /// The log's pool.
+    pub pool: PoolId,
+    /// The log's name.
+    pub name: String,
+}
+
+wire_struct!(LogAsk {
+    pool,
+    node,
+    incarnation,
+    body
+});
+wire_struct!(LogSaid { body });
+wire_struct!(LogAppoint { pool, name });
