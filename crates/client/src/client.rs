@@ -290,6 +290,10 @@ impl Client {
         Instant::now() + self.options.deadline
     }
 
+    pub(crate) fn patience(&self) -> Duration {
+        self.options.deadline
+    }
+
     pub(crate) fn router(&self) -> &Router<Arc<Links>> {
         &self.router
     }

@@ -106,7 +106,7 @@
 //! No retry of a write under a new number: if its outcome is unknown, only its user can tell whether to
 //! write again.
 //!
-//! **Layout.** `client`, `region`, `volumes`, `dataset`: what applications hold. `pieces`: ranges of a region, cut into chunks. `router`: batches, on the network. [`turn`]: retries, as
+//! **Layout.** `client`, `region`, `volumes`, `dataset`, `log`: what applications hold. `pieces`: ranges of a region, cut into chunks. `router`: batches, on the network. [`turn`]: retries, as
 //! a machine. `route`: the node, by a map. `numbers`: names for writes. `links`: connections, and where maps come from.
 
 mod client;
@@ -114,6 +114,7 @@ mod dataset;
 mod error;
 mod links;
 mod local;
+mod log;
 mod numbers;
 mod options;
 mod patience;
@@ -128,6 +129,7 @@ mod volumes;
 pub use client::Client;
 pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
+pub use log::{AppendMode, LOG_BATCH_BYTES_MAX, LogHandle, LogSlot, LogStat, calls as log_calls};
 pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};
 pub use pieces::{Piece, TRANSFER_BYTES_MAX, pieces};

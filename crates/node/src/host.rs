@@ -57,6 +57,7 @@ use crate::clock::Clock;
 use crate::disk::NodeDisk;
 use crate::disks::Disks;
 use crate::forward::NodeRouter;
+use crate::log::Sequencers;
 
 /// A bucket that holds nothing and is listed nowhere is given up after this; what it kept of a former
 /// life, for the case that it is asked back, goes with it.
@@ -79,6 +80,8 @@ pub(crate) struct Host {
     /// Raised with each new table.
     version: AtomicU64,
     router: OnceLock<NodeRouter>,
+    /// The sequencers of logs that run here.
+    logs: Arc<Sequencers>,
     /// Buckets whose next step has work at once.
     busy: Mutex<BTreeSet<GroupId>>,
     busy_wake: Notify,
@@ -263,6 +266,7 @@ impl Host {
             routes: RwLock::default(),
             version: AtomicU64::new(0),
             router: OnceLock::new(),
+            logs: Sequencers::new(life),
             busy: Mutex::default(),
             busy_wake: Notify::new(),
             active: Mutex::default(),
@@ -298,6 +302,16 @@ impl Host {
     /// The disks of the node.
     pub(crate) fn disks(&self) -> &Arc<Disks> {
         &self.disks
+    }
+
+    /// The sequencers of logs that run here.
+    pub(crate) fn logs(&self) -> &Arc<Sequencers> {
+        &self.logs
+    }
+
+    /// What units of logs here ask sequencers themselves.
+    pub(crate) fn log_asks(&self) -> &Arc<crate::log::UnitAsks> {
+        &self.options.services.log_asks
     }
 
     /// The memory that all pools' pages come from.

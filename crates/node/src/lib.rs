@@ -56,6 +56,7 @@ mod host;
 mod leave;
 mod links;
 mod liveness;
+mod log;
 pub mod metrics;
 mod native;
 mod nbd;

@@ -9,6 +9,7 @@ mod costly;
 mod disks;
 mod files;
 pub(crate) mod group;
+mod log;
 pub(crate) mod maps;
 mod numbers;
 mod room;
@@ -116,6 +117,7 @@ fn at_once(running: &Arc<Running>, role: Role, request: Message, mut reply: Repl
         Message::FileFetch(ask) => files::fetch(running, ask, reply),
         Message::FilePut(ask) => files::put(running, ask, reply),
         Message::GetMap(ask) => maps::get(running, role, ask, reply),
+        Message::LogAsk(ask) => log::ask(running, ask, reply),
         // Passed on to the directory's leader (row D5).
         Message::Report(Report { seen, .. }) => {
             seen.into_iter().for_each(|e| running.witness.heard(e));
@@ -129,6 +131,7 @@ fn at_once(running: &Arc<Running>, role: Role, request: Message, mut reply: Repl
 fn apart(running: &Arc<Running>, role: Role, request: Message, reply: Reply) {
     match request {
         Message::FileLost(ask) => files::lost(running, ask, reply),
+        Message::LogAppoint(ask) => log::appoint(running, ask, reply),
         _ if role == Role::Client => reply.error(ErrorCode::Denied, NOT_A_TOOL),
         Message::NodeStop(target) => node_stop(running, target, false, reply),
         Message::NodeStopForced(target) => node_stop(running, target, true, reply),

@@ -1,10 +1,16 @@
 //! The table of services on groups: all that a node knows of each.
 
+use std::sync::Arc;
+
 use staves_cache::Cache;
 use staves_group::Member;
+use staves_log::UnitLimits;
+use staves_log::service::LogUnit;
 use staves_memory::Memory;
 use staves_model::ServiceId;
 use staves_service::{AnyBucket, Limits, Service};
+
+use crate::log::UnitAsks;
 
 /// The options that services are made with.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +19,8 @@ pub struct ServiceOptions {
     pub limits: Limits,
     /// Longest value, in bytes.
     pub value_bytes_max: usize,
+    /// What units of logs ask sequencers themselves.
+    pub log_asks: Arc<UnitAsks>,
 }
 
 /// A service on groups. Its counters are in the table of metrics.
@@ -40,5 +48,15 @@ pub const SERVICES: &[HostedService] = &[
     HostedService {
         id: Memory::ID,
         bucket: |options, member| Box::new(Memory::bucket(options.limits.clone(), member)),
+    },
+    HostedService {
+        id: LogUnit::ID,
+        bucket: |options, member| {
+            let group = member.id();
+            let limits = options.limits.clone();
+            let (bucket, asks) = LogUnit::bucket(limits, UnitLimits::default(), member);
+            options.log_asks.add(group, &asks);
+            Box::new(bucket)
+        },
     },
 ];

@@ -33,7 +33,7 @@ pub(super) fn is_read(service: ServiceId, op: &NumberedOp) -> bool {
 pub(super) fn is_of_a_service(of: Opcode) -> bool {
     matches!(
         of,
-        Opcode::Service | Opcode::FileRead | Opcode::FileFetch | Opcode::FilePut
+        Opcode::Service | Opcode::FileRead | Opcode::FileFetch | Opcode::FilePut | Opcode::LogAsk
     )
 }
 
@@ -46,8 +46,10 @@ pub(super) fn cost(of: Opcode) -> RequestCost {
         | Opcode::FileFetch
         | Opcode::FilePut
         | Opcode::GetMap
+        | Opcode::LogAsk
         | Opcode::Report => RequestCost::Own,
         Opcode::FileLost
+        | Opcode::LogAppoint
         | Opcode::NodeStop
         | Opcode::NodeStopForced
         | Opcode::NodeDrain
@@ -78,6 +80,7 @@ pub(super) fn cost(of: Opcode) -> RequestCost {
         | Opcode::Proven
         | Opcode::CacheStatsAnswer
         | Opcode::ServiceAnswers
+        | Opcode::LogSaid
         | Opcode::RaftAnswer
         | Opcode::Proposed
         | Opcode::MapAnswer

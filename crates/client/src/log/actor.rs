@@ -1,0 +1,309 @@
+//! The task of one client of one log: it drives the machines of appends and of reads.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use staves_log::{
+    AppendError, AppendLimits, Appended, Appender, AppenderEffects, AppenderEvent, LogReader,
+    LogRecord, LogView, ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects, ReaderEvent,
+    Records, SequencerId, SequencerReply, SequencerRequest, UnitId, UnitReply, UnitRequest,
+};
+use staves_model::{ClientId, PoolId, Time};
+use staves_wire::log::LogAsk;
+use staves_wire::{ErrorCode, Message};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{appoint, calls, soon};
+use crate::client::{Client, senseless};
+use crate::error::ClientError;
+
+/// The clock of the machines, while anything is in flight.
+const TICK: Duration = Duration::from_millis(2);
+/// The pause between two looks for a newer term.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// The sender of the result.
+type Done<T> = oneshot::Sender<Result<T, ClientError>>;
+
+/// A request of the log's user.
+pub(super) enum Ask {
+    Append(Records, Done<Appended>),
+    Read(ReadOp, Done<ReadResult>),
+}
+
+/// An answer that came.
+enum Heard {
+    /// Of a unit; with the number of a read, or to an append.
+    Unit(Option<u64>, UnitReply),
+    Sequencer(Option<u64>, SequencerReply),
+    View(Result<Box<LogView>, ClientError>),
+    /// A request found nobody.
+    Trouble(ClientError),
+}
+
+/// The state of the task.
+pub(super) struct Actor {
+    client: Client,
+    pool: PoolId,
+    name: String,
+    began: Instant,
+    appender: Appender,
+    reader: LogReader,
+    next: u64,
+    appends: BTreeMap<u64, Done<Appended>>,
+    reads: BTreeMap<u64, Done<ReadResult>>,
+    /// A view is being fetched.
+    looking: bool,
+    /// A view is wanted.
+    wanted: bool,
+    look_at: Instant,
+    trouble: Option<ClientError>,
+    heard: (mpsc::UnboundedSender<Heard>, mpsc::UnboundedReceiver<Heard>),
+}
+
+impl Actor {
+    pub(super) fn new(
+        client: Client,
+        pool: PoolId,
+        record: LogRecord,
+        patience: Duration,
+    ) -> Actor {
+        let (name, view) = (record.name, record.view);
+        // An id of its own: two tasks of one client would number their appends alike.
+        let id = ClientId(rand::random::<u64>().max(1));
+        let appends = AppendLimits {
+            deadline: patience,
+            ..AppendLimits::default()
+        };
+        let reads = ReadLimits {
+            deadline: patience,
+            ..ReadLimits::default()
+        };
+        Actor {
+            client,
+            pool,
+            name,
+            began: Instant::now(),
+            appender: Appender::new(id, 1, view.clone(), appends),
+            reader: LogReader::new(view, reads),
+            next: 0,
+            appends: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            looking: false,
+            wanted: true,
+            look_at: Instant::now(),
+            trouble: None,
+            heard: mpsc::unbounded_channel(),
+        }
+    }
+
+    /// Runs until the last handle is gone. What is in flight then is not waited for.
+    pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+        loop {
+            let busy = !self.appends.is_empty() || !self.reads.is_empty();
+            tokio::select! {
+                ask = asks.recv() => match ask {
+                    Some(ask) => self.begin(ask),
+                    None => return,
+                },
+                Some(heard) = self.heard.1.recv() => self.hear(heard),
+                () = tokio::time::sleep(TICK), if busy => self.tick(),
+            }
+            self.look();
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.began.elapsed()
+    }
+
+    fn begin(&mut self, ask: Ask) {
+        self.next += 1;
+        let number = self.next;
+        match ask {
+            Ask::Append(records, done) => {
+                self.appends.insert(number, done);
+                let tags = Vec::new();
+                self.step(AppenderEvent::Append {
+                    op: number,
+                    records,
+                    tags,
+                });
+            }
+            Ask::Read(op, done) => {
+                self.reads.insert(number, done);
+                self.step_reader(ReaderEvent::Begin(number, op));
+            }
+        }
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        match heard {
+            Heard::Unit(None, reply) => self.step(AppenderEvent::Unit(reply)),
+            Heard::Unit(Some(read), reply) => self.step_reader(ReaderEvent::Unit(read, reply)),
+            Heard::Sequencer(None, reply) => self.step(AppenderEvent::Sequencer(reply)),
+            Heard::Sequencer(Some(read), reply) => {
+                self.step_reader(ReaderEvent::Sequencer(read, reply));
+            }
+            Heard::Trouble(error) => {
+                self.wanted = true;
+                self.trouble = Some(error);
+            }
+            Heard::View(view) => {
+                self.looking = false;
+                self.look_at = Instant::now() + LOOK_AGAIN;
+                match view {
+                    Ok(view) => self.learn(view),
+                    Err(error) if error.code() == ErrorCode::NotFound => self.fail_all(&error),
+                    Err(error) => {
+                        self.wanted = true;
+                        self.trouble = Some(error);
+                    }
+                }
+            }
+        }
+    }
+
+    fn learn(&mut self, view: Box<LogView>) {
+        if view.log != self.appender.view().log {
+            let text = format!(
+                "log '{}' was deleted, and another has its name: open it anew",
+                self.name
+            );
+            return self.fail_all(&ClientError::of(ErrorCode::NotFound, text));
+        }
+        let newer = view.term > self.appender.view().term;
+        self.step(AppenderEvent::View(view.clone()));
+        self.step_reader(ReaderEvent::View(view));
+        if newer {
+            self.trouble = None;
+        }
+    }
+
+    fn fail_all(&mut self, error: &ClientError) {
+        for (_, done) in std::mem::take(&mut self.appends) {
+            let _gone = done.send(Err(error.clone()));
+        }
+        for (_, done) in std::mem::take(&mut self.reads) {
+            let _gone = done.send(Err(error.clone()));
+        }
+    }
+
+    fn tick(&mut self) {
+        self.step(AppenderEvent::Tick);
+        self.step_reader(ReaderEvent::Tick);
+    }
+
+    fn step(&mut self, event: AppenderEvent) {
+        let mut out = AppenderEffects::default();
+        self.appender.step(self.now(), event, &mut out);
+        self.wanted |= out.view_wanted;
+        for (unit, request) in out.units {
+            self.ask_unit(None, unit, request);
+        }
+        for (sequencer, request) in out.sequencers {
+            self.ask_sequencer(None, sequencer, request);
+        }
+        for (op, result) in out.done {
+            let result = result.map_err(|error| self.append_error(error));
+            if let Some(done) = self.appends.remove(&op) {
+                let _gone = done.send(result);
+            }
+        }
+    }
+
+    fn step_reader(&mut self, event: ReaderEvent) {
+        let mut out = ReaderEffects::default();
+        self.reader.step(self.now(), event, &mut out);
+        self.wanted |= out.view_wanted;
+        for (read, unit, request) in out.units {
+            self.ask_unit(Some(read), unit, request);
+        }
+        for (read, sequencer, request) in out.sequencers {
+            self.ask_sequencer(Some(read), sequencer, request);
+        }
+        for (op, result) in out.done {
+            let result = result.map_err(|error| self.read_error(error));
+            if let Some(done) = self.reads.remove(&op) {
+                let _gone = done.send(result);
+            }
+        }
+    }
+
+    fn ask_unit(&self, read: Option<u64>, unit: UnitId, request: UnitRequest) {
+        let (client, pool, heard) = (self.client.clone(), self.pool, self.heard.0.clone());
+        tokio::spawn(async move {
+            let reply = calls::ask_unit(client.router(), pool, unit, request, soon()).await;
+            let _gone = heard.send(match reply {
+                Ok(reply) => Heard::Unit(read, reply),
+                Err(error) => Heard::Trouble(error),
+            });
+        });
+    }
+
+    fn ask_sequencer(&self, read: Option<u64>, to: SequencerId, request: SequencerRequest) {
+        let (client, heard) = (self.client.clone(), self.heard.0.clone());
+        let ask = LogAsk {
+            pool: self.pool,
+            node: to.node,
+            incarnation: to.incarnation,
+            body: calls::encoded(|out| request.encode(out)),
+        };
+        tokio::spawn(async move {
+            let said = match client.ask(to.node, Message::LogAsk(ask), soon()).await {
+                Ok(Message::LogSaid(said)) => SequencerReply::decode(said.body)
+                    .map_err(|error| senseless("a request to a sequencer", &error.to_string())),
+                Ok(other) => Err(senseless("a request to a sequencer", other.opcode().word())),
+                Err(error) => Err(error),
+            };
+            let _gone = heard.send(match said {
+                Ok(reply) => Heard::Sequencer(read, reply),
+                Err(error) => Heard::Trouble(error),
+            });
+        });
+    }
+
+    /// Looks for a newer term, if one is wanted and none is looked for.
+    fn look(&mut self) {
+        let idle = self.appends.is_empty() && self.reads.is_empty();
+        if !self.wanted || self.looking || idle || Instant::now() < self.look_at {
+            return;
+        }
+        (self.wanted, self.looking) = (false, true);
+        let (client, pool, name) = (self.client.clone(), self.pool, self.name.clone());
+        let (known, heard) = (self.appender.view().term, self.heard.0.clone());
+        tokio::spawn(async move {
+            let view = appoint::view(&client, pool, &name, known).await;
+            let _gone = heard.send(Heard::View(view.map(Box::new)));
+        });
+    }
+
+    /// The last trouble, as the reason of what did not come in time.
+    fn because(&self) -> String {
+        let trouble = self.trouble.as_ref();
+        trouble.map_or_else(String::new, |error| format!("; the last answer: {error}"))
+    }
+
+    fn append_error(&self, error: AppendError) -> ClientError {
+        let code = match error {
+            AppendError::Busy => ErrorCode::Busy,
+            AppendError::Timeout => ErrorCode::Deadline,
+            AppendError::Exhausted | AppendError::Invalid | AppendError::Refused => {
+                ErrorCode::Refused
+            }
+        };
+        let because = match error {
+            AppendError::Timeout => self.because(),
+            _ => String::new(),
+        };
+        ClientError::of(code, format!("log '{}': {error}{because}", self.name))
+    }
+
+    fn read_error(&self, error: ReadFailure) -> ClientError {
+        let (code, because) = match error {
+            ReadFailure::Busy => (ErrorCode::Busy, String::new()),
+            ReadFailure::Timeout => (ErrorCode::Deadline, self.because()),
+        };
+        ClientError::of(code, format!("log '{}': {error}{because}", self.name))
+    }
+}

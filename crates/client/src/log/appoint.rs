@@ -1,0 +1,66 @@
+//! A log's open term, anew: its record, and an appointment where its sequencer is gone.
+
+use staves_log::{LogRecord, LogView, RecordReply, RecordRequest, Term};
+use staves_model::{MemberSlot, NodeId, PoolId};
+use staves_wire::Message;
+use staves_wire::log::LogAppoint;
+
+use super::{calls, record_of, soon};
+use crate::client::{Client, senseless};
+use crate::error::ClientError;
+
+/// The log's view: one of a newer term than `known` if there is one; if not, a node is asked to see that the log has a sequencer. The one of the record
+/// is asked if it lives, and the head of the log's home if it does not.
+pub(super) async fn view(
+    client: &Client,
+    pool: PoolId,
+    name: &str,
+    known: Term,
+) -> Result<LogView, ClientError> {
+    let map = client.map();
+    let home = calls::home_of(&map, pool, name)?;
+    let view = RecordRequest::View {
+        name: name.to_owned(),
+    };
+    let reply = calls::ask_home(client.router(), pool, home, view, soon()).await?;
+    let record = record_of(name, reply)?;
+    let newer = record.view.term > known;
+    let living = living(client, &record);
+    if newer && living.is_some() {
+        return Ok(record.view);
+    }
+    let head = map
+        .groups
+        .get(&home)
+        .and_then(|home| home.member(MemberSlot(0)));
+    let to = living.or(head.map(|head| head.id.node));
+    let Some(to) = to else {
+        return Ok(record.view);
+    };
+    let request = LogAppoint {
+        pool,
+        name: name.to_owned(),
+    };
+    let asked = client.ask(to, Message::LogAppoint(request), soon()).await;
+    if asked.is_err() {
+        // The node may be gone, and the map know it by now.
+        client.refresh().await?;
+    }
+    match asked? {
+        Message::LogSaid(said) => {
+            let reply = RecordReply::decode(said.body);
+            let reply = reply.map_err(|error| senseless("an appointment", &error.to_string()))?;
+            Ok(record_of(name, reply)?.view)
+        }
+        other => Err(senseless("an appointment", other.opcode().word())),
+    }
+}
+
+/// The node of the newest term's sequencer, if it is in that life.
+fn living(client: &Client, record: &LogRecord) -> Option<NodeId> {
+    let map = client.map();
+    let lead = record.lead.as_ref().map(|lead| lead.sequencer);
+    let newest = lead.or(record.view.sequencer)?;
+    map.is_up(newest.node, newest.incarnation)
+        .then_some(newest.node)
+}

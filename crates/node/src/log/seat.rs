@@ -1,0 +1,218 @@
+//! The task of one log's sequencer: it drives the machine.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use staves_client::log_calls as calls;
+use staves_log::{
+    LogRecord, RecordReply, RecordRequest, ReplyTo, Sequencer, SequencerEffects, SequencerEvent,
+    SequencerId, SequencerLimits, SequencerReply, SequencerRequest, SequencerSeat, Term, UnitId,
+    UnitReply, UnitRequest,
+};
+use staves_model::{PoolId, Time};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+
+use super::CALL;
+use crate::host::Host;
+
+/// The clock of a machine at work.
+const TICK: Duration = Duration::from_millis(2);
+/// The same of one that rests: its bound on what it sends again.
+const REST: Duration = Duration::from_millis(500);
+/// A machine that rested for so long is at rest.
+const RESTED: Duration = Duration::from_millis(50);
+/// Most requests to one unit under way: what finds no place is sent again by the machine.
+const CALLS_MAX: usize = 256;
+/// Most requests that wait for the machine's reply.
+const REPLIES_MAX: usize = 8192;
+
+/// An input of the task.
+pub(super) enum SeatEvent {
+    /// A request of a client, a reader or a unit.
+    Request(SequencerRequest, oneshot::Sender<SequencerReply>),
+    /// A term was committed.
+    Lead(Box<LogRecord>),
+    Unit(UnitId, UnitReply),
+    Home(RecordReply),
+}
+
+/// The state of the machine, as those who wait for it see it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct SeatState {
+    /// The term of the machine that is not deposed; 0 if there is none.
+    pub term: Term,
+    /// Its term is open.
+    pub active: bool,
+}
+
+/// The state of the task.
+pub(super) struct SeatTask {
+    host: Weak<Host>,
+    pool: PoolId,
+    began: Instant,
+    seat: SequencerSeat,
+    /// The log's name, for its home.
+    name: String,
+    next: u64,
+    replies: BTreeMap<u64, oneshot::Sender<SequencerReply>>,
+    units: BTreeMap<UnitId, Arc<Semaphore>>,
+    /// The task's own end of its events: it does not keep the task alive.
+    events: mpsc::WeakSender<SeatEvent>,
+    state: watch::Sender<SeatState>,
+    stirred: Instant,
+}
+
+impl SeatTask {
+    pub(super) fn new(
+        host: &Arc<Host>,
+        (pool, id): (PoolId, SequencerId),
+        events: mpsc::WeakSender<SeatEvent>,
+        state: watch::Sender<SeatState>,
+    ) -> SeatTask {
+        SeatTask {
+            host: Arc::downgrade(host),
+            pool,
+            began: Instant::now(),
+            seat: SequencerSeat::new(id),
+            name: String::new(),
+            next: 0,
+            replies: BTreeMap::new(),
+            units: BTreeMap::new(),
+            events,
+            state,
+            stirred: Instant::now(),
+        }
+    }
+
+    /// Runs until nobody holds its front any more.
+    pub(super) async fn run(mut self, mut events: mpsc::Receiver<SeatEvent>) {
+        loop {
+            let mut out = SequencerEffects::default();
+            let pause = self.pause();
+            tokio::select! {
+                event = events.recv() => match event {
+                    Some(event) => self.take(event, &mut out),
+                    None => return,
+                },
+                () = tokio::time::sleep(pause) => {
+                    let now = self.now();
+                    self.seat.step(now, SequencerEvent::Tick, &mut out);
+                }
+            }
+            self.send(out);
+            self.tell();
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time::ZERO + self.began.elapsed()
+    }
+
+    fn pause(&self) -> Duration {
+        let rests = self.seat.machine().is_none_or(Sequencer::is_at_rest);
+        match rests && self.stirred.elapsed() > RESTED {
+            true => REST,
+            false => TICK,
+        }
+    }
+
+    fn take(&mut self, event: SeatEvent, out: &mut SequencerEffects) {
+        let now = self.now();
+        self.stirred = Instant::now();
+        let event = match event {
+            SeatEvent::Request(request, reply) => {
+                if self.replies.len() >= REPLIES_MAX {
+                    // Dropped: its sender asks again.
+                    return;
+                }
+                self.next += 1;
+                self.replies.insert(self.next, reply);
+                SequencerEvent::Request(ReplyTo(self.next), request)
+            }
+            SeatEvent::Lead(record) => {
+                self.name.clone_from(&record.name);
+                let limits = SequencerLimits::default();
+                return self.seat.lead(now, *record, limits, out);
+            }
+            SeatEvent::Unit(unit, reply) => SequencerEvent::Unit(unit, reply),
+            SeatEvent::Home(reply) => SequencerEvent::Home(reply),
+        };
+        self.seat.step(now, event, out);
+    }
+
+    fn send(&mut self, out: SequencerEffects) {
+        for (to, reply) in out.replies {
+            if let Some(sender) = self.replies.remove(&to.0) {
+                let _gone = sender.send(reply);
+            }
+        }
+        for (unit, request) in out.units {
+            self.ask_unit(unit, request);
+        }
+        for request in out.home {
+            self.ask_home(request);
+        }
+    }
+
+    fn ask_unit(&mut self, unit: UnitId, request: UnitRequest) {
+        let Some((host, events)) = self.host.upgrade().zip(self.events.upgrade()) else {
+            return;
+        };
+        let calls = self.units.entry(unit);
+        let calls = calls.or_insert_with(|| Arc::new(Semaphore::new(CALLS_MAX)));
+        let Ok(permit) = calls.clone().try_acquire_owned() else {
+            return;
+        };
+        let pool = self.pool;
+        tokio::spawn(async move {
+            let _permit: OwnedSemaphorePermit = permit;
+            let deadline = Instant::now() + CALL;
+            let reply = calls::ask_unit(host.router(), pool, unit, request, deadline).await;
+            match reply {
+                Ok(reply) => {
+                    let _ended = events.send(SeatEvent::Unit(unit, reply)).await;
+                }
+                Err(error) => tracing::debug!(%unit, %error, "a unit did not answer its sequencer"),
+            }
+        });
+    }
+
+    fn ask_home(&self, request: RecordRequest) {
+        let Some((host, events)) = self.host.upgrade().zip(self.events.upgrade()) else {
+            return;
+        };
+        let (pool, name) = (self.pool, self.name.clone());
+        tokio::spawn(async move {
+            let deadline = Instant::now() + CALL;
+            let map = host.router().map();
+            let reply = match calls::home_of(&map, pool, &name) {
+                Ok(home) => calls::ask_home(host.router(), pool, home, request, deadline).await,
+                Err(error) => Err(error),
+            };
+            match reply {
+                Ok(reply) => {
+                    let _ended = events.send(SeatEvent::Home(reply)).await;
+                }
+                Err(error) => tracing::debug!(%name, %error, "a home did not answer its sequencer"),
+            }
+        });
+    }
+
+    fn tell(&mut self) {
+        let machine = self.seat.machine();
+        let state = SeatState {
+            term: machine.map(Sequencer::term).unwrap_or_default(),
+            active: machine.is_some_and(Sequencer::is_active),
+        };
+        self.state.send_if_modified(|told| {
+            let changed = *told != state;
+            *told = state;
+            changed
+        });
+        // Of requests that nobody waits for any more, the machine's replies may still come; they find nobody.
+        if self.replies.len() > REPLIES_MAX / 2 {
+            self.replies.retain(|_, reply| !reply.is_closed());
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! The native door's part of logs: requests to sequencers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use staves_client::log_calls::encoded;
+use staves_log::{SequencerId, SequencerRequest};
+use staves_net::Reply;
+use staves_wire::log::{LogAppoint, LogAsk, LogSaid};
+use staves_wire::{ErrorCode, Message};
+
+use super::time_left;
+use crate::running::Running;
+
+/// A request to a sequencer of this node.
+pub(super) fn ask(running: &Arc<Running>, ask: LogAsk, reply: Reply) {
+    let request = match SequencerRequest::decode(ask.body) {
+        Ok(request) => request,
+        Err(error) => {
+            let text = format!("the request to a log's sequencer does not decode: {error}");
+            return reply.error(ErrorCode::Malformed, text);
+        }
+    };
+    let to = SequencerId {
+        node: ask.node,
+        incarnation: ask.incarnation,
+    };
+    let logs = running.host.logs().clone();
+    tokio::spawn(async move {
+        let until = Instant::now() + time_left(&reply);
+        let said = logs.ask(ask.pool, to, request);
+        match tokio::time::timeout_at(until.into(), said).await {
+            Ok(Some(said)) => {
+                let body = encoded(|out| said.encode(out));
+                reply.send(&Message::LogSaid(LogSaid { body }));
+            }
+            Ok(None) => reply.error(
+                ErrorCode::Busy,
+                "the log's sequencer has as many requests as it takes: ask again",
+            ),
+            Err(_) => reply.error(ErrorCode::Deadline, "the log's sequencer did not answer"),
+        }
+    });
+}
+
+/// An appointment of a sequencer.
+pub(super) fn appoint(running: &Arc<Running>, ask: LogAppoint, reply: Reply) {
+    if running.is_stopping() {
+        return reply.error(ErrorCode::Stopping, "this node is stopping: ask another");
+    }
+    let host = running.host.clone();
+    tokio::spawn(async move {
+        let deadline = Instant::now() + time_left(&reply);
+        let logs = host.logs();
+        match logs.appoint(&host, ask.pool, &ask.name, deadline).await {
+            Ok(record) => {
+                let body = encoded(|out| record.encode(out));
+                reply.send(&Message::LogSaid(LogSaid { body }));
+            }
+            Err(error) => reply.error(error.code(), error.to_string()),
+        }
+    });
+}
