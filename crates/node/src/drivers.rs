@@ -14,7 +14,7 @@ impl Running {
         let (host, files) = (self.host.clone(), self.files.clone());
         let directory = self.directory.clone();
         let map = directory.map();
-        let logs = self.host.logs().clone();
+        let logs = self.host.logs.clone();
         let mut tasks = vec![
             tokio::spawn(crate::log::send_asks(self.host.clone(), logs)),
             tokio::spawn(self.clone().follow_all(map)),

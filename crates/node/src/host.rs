@@ -81,7 +81,7 @@ pub(crate) struct Host {
     version: AtomicU64,
     router: OnceLock<NodeRouter>,
     /// The sequencers of logs that run here.
-    logs: Arc<Sequencers>,
+    pub(crate) logs: Arc<Sequencers>,
     /// Buckets whose next step has work at once.
     busy: Mutex<BTreeSet<GroupId>>,
     busy_wake: Notify,
@@ -260,13 +260,13 @@ impl Host {
             calls: Arc::default(),
             own: OwnMail::default(),
             put_off: PutOff::default(),
+            logs: Sequencers::new(life, options.services.log_asks.clone()),
             options,
             services,
             arena,
             routes: RwLock::default(),
             version: AtomicU64::new(0),
             router: OnceLock::new(),
-            logs: Sequencers::new(life),
             busy: Mutex::default(),
             busy_wake: Notify::new(),
             active: Mutex::default(),
@@ -302,16 +302,6 @@ impl Host {
     /// The disks of the node.
     pub(crate) fn disks(&self) -> &Arc<Disks> {
         &self.disks
-    }
-
-    /// The sequencers of logs that run here.
-    pub(crate) fn logs(&self) -> &Arc<Sequencers> {
-        &self.logs
-    }
-
-    /// What units of logs here ask sequencers themselves.
-    pub(crate) fn log_asks(&self) -> &Arc<crate::log::UnitAsks> {
-        &self.options.services.log_asks
     }
 
     /// The memory that all pools' pages come from.

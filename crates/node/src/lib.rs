@@ -33,7 +33,7 @@
 //!
 //! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `accepting`: their loop. `tls`: certificates, and connections within TLS. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
-//! `gate`: costly requests, one at a time. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
+//! `gate`: costly requests, one at a time. `log`: sequencers of logs. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`volumes`]: figures of block devices. [`cpu`], [`resident`]: what the kernel counts.
 
 mod accepting;

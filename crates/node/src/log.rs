@@ -62,17 +62,20 @@ struct Seats {
 /// All sequencers of this life of the node.
 pub(crate) struct Sequencers {
     id: SequencerId,
+    /// What units here ask sequencers themselves.
+    asks: Arc<UnitAsks>,
     seats: Mutex<Seats>,
 }
 
 impl Sequencers {
-    pub(crate) fn new(life: Life) -> Arc<Sequencers> {
+    pub(crate) fn new(life: Life, asks: Arc<UnitAsks>) -> Arc<Sequencers> {
         let id = SequencerId {
             node: life.node,
             incarnation: life.incarnation,
         };
         Arc::new(Sequencers {
             id,
+            asks,
             seats: Mutex::default(),
         })
     }

@@ -63,9 +63,9 @@ impl UnitAsks {
 pub(crate) async fn send_asks(host: Arc<Host>, logs: Arc<Sequencers>) {
     let places = Arc::new(Semaphore::new(ASKS_MAX));
     loop {
-        host.log_asks().wake.0.notified().await;
+        logs.asks.wake.0.notified().await;
         let map = host.router().map();
-        for (unit, asks) in host.log_asks().take() {
+        for (unit, asks) in logs.asks.take() {
             let Some(pool) = map.groups.get(&unit).map(|group| group.pool) else {
                 continue;
             };

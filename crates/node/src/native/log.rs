@@ -25,7 +25,7 @@ pub(super) fn ask(running: &Arc<Running>, ask: LogAsk, reply: Reply) {
         node: ask.node,
         incarnation: ask.incarnation,
     };
-    let logs = running.host.logs().clone();
+    let logs = running.host.logs.clone();
     tokio::spawn(async move {
         let until = Instant::now() + time_left(&reply);
         let said = logs.ask(ask.pool, to, request);
@@ -51,7 +51,7 @@ pub(super) fn appoint(running: &Arc<Running>, ask: LogAppoint, reply: Reply) {
     let host = running.host.clone();
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
-        let logs = host.logs();
+        let logs = &host.logs;
         match logs.appoint(&host, ask.pool, &ask.name, deadline).await {
             Ok(record) => {
                 let body = encoded(|out| record.encode(out));
