@@ -16,6 +16,7 @@ use crate::disk::Disk;
 use crate::files::Files;
 use crate::generate::Shell;
 use crate::group::Group;
+use crate::log::LogCommand;
 use crate::memory::Memory;
 use crate::mount::{Mount, Unmount};
 use crate::node::Node;
@@ -79,6 +80,11 @@ pub enum Command {
     Memory {
         #[command(subcommand)]
         command: Memory,
+    },
+    /// Logs: records in one order, spread over the nodes
+    Log {
+        #[command(subcommand)]
+        command: LogCommand,
     },
     /// Volumes: block devices that NBD and gRPC serve
     Volume {

@@ -35,6 +35,7 @@ mod explain;
 mod files;
 mod generate;
 mod group;
+mod log;
 mod memory;
 mod mount;
 mod node;
@@ -126,6 +127,7 @@ fn run(args: &CommandLine) -> anyhow::Result<()> {
         Command::Pool { command } => on(&|all| pool::run(all, command, out)),
         Command::Cache { command } => on(&|all| cache::run(all, command, out)),
         Command::Memory { command } => on(&|all| memory::run(all, command, out)),
+        Command::Log { command } => on(&|all| log::run(all, command, out)),
         Command::Volume { command } => volume::run(&args.global, command, out),
         Command::Mount(mount) => mount::run(&args.global, mount, out),
         Command::Unmount(unmount) => mount::unmount(unmount, out),

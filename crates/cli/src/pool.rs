@@ -9,7 +9,7 @@ use serde_json::json;
 use staves_model::policy::{
     NoSuchOption, bears_less, disk_overcommitted, holds_usage, new_pool_shape, overcommitted,
 };
-use staves_model::{Change, ClusterMap, Holdings, Medium, NodeId, PoolKind, Scheme};
+use staves_model::{Change, ClusterMap, Holdings, Medium, NodeId, PoolKind, Scheme, ServiceId};
 use staves_node::config::Size;
 use staves_node::status::{DirectoryFacts, StatusReport};
 use staves_wire::ErrorCode;
@@ -36,20 +36,19 @@ pub enum Pool {
         /// Its contents
         #[arg(long, value_enum, default_value = "cache")]
         kind: KindName,
-        /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none:
-        /// they come from their source again)
+        /// One primary and so many copies; for memory, so many data and so many parity buckets; 1+2 if not given (files have none: they come from their source again)
         #[arg(long)]
         scheme: Option<Scheme>,
-        /// Medium of its bytes; on disk only of kind memory
+        /// Medium of its bytes; on disk only of kind memory or log
         #[arg(long, value_enum, default_value = "ram")]
         medium: MediumName,
         /// Memory that each node may give to it; of a pool on disk, room on its disk
         #[arg(long, value_name = "SIZE")]
         memory: Size,
-        /// Buckets: a power of two; if not given 64, for files 1024 (those of memory come with its regions)
+        /// Buckets: a power of two; if not given 64, for files 1024, for logs 8, which are the units that records are spread over (those of memory come with its regions)
         #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
         buckets: Option<u32>,
-        /// Let a bucket that is lost whole wait for its members instead of starting empty
+        /// Let a bucket that is lost whole wait for its members instead of starting empty (those of memory and logs always do)
         #[arg(long)]
         wait_when_lost: bool,
         /// Have writes wait while a bucket has fewer complete copies, instead of going on with less: 2 bears the loss of one node at any time. With parity it is
@@ -102,6 +101,8 @@ pub enum KindName {
     Memory,
     /// Blocks of files that come from a source
     Files,
+    /// Records of logs, in order
+    Log,
 }
 
 /// The medium of a pool.
@@ -151,7 +152,7 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 memory: Some(*memory),
                 min_copies: Some(*min_copies),
             };
-            let waits = *kind == KindName::Memory || *wait_when_lost;
+            let waits = matches!(kind, KindName::Memory | KindName::Log) || *wait_when_lost;
             create(
                 cluster,
                 (name, kind),
@@ -216,6 +217,7 @@ fn kind_of(kind: &KindName) -> PoolKind {
             regions: Vec::new(),
         },
         KindName::Files => PoolKind::Files(Holdings::default()),
+        KindName::Log => PoolKind::Slots(ServiceId::LOG),
     }
 }
 
@@ -249,6 +251,7 @@ fn made(name: &str, kind: &KindName, scheme: Scheme, buckets: u32, memory: Size)
         KindName::Files => format!(
             "{buckets}, {memory} of each node; show files from it with 'staves mount SOURCE DIR --pool {name}'"
         ),
+        KindName::Log => format!("{scheme}, {buckets}, {memory} of each node: 'staves log create'"),
     }
 }
 

@@ -28,6 +28,7 @@ mod hung;
 mod large_volumes;
 mod left_out;
 mod littles;
+mod log;
 mod losses;
 mod mapped;
 mod memory;

@@ -1,0 +1,134 @@
+//! `staves log`: logs, and their records from and to the shell.
+
+mod append;
+mod command;
+mod read;
+
+use serde_json::json;
+use staves_client::{AppendMode, LogHandle, LogStat};
+
+pub use self::command::LogCommand;
+use crate::confirm::confirm;
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::options::Format;
+use staves_cli_common::output::{self, Column, properties};
+
+pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Result<()> {
+    let client = &session.client;
+    match command {
+        LogCommand::Create { name, pool, mode } => {
+            let made = client.create_log(pool.as_deref(), name, (*mode).into());
+            changed(out, &session.wait(made)?, "created")
+        }
+        LogCommand::Append { name, pool } => {
+            let log = open(session, pool.as_deref(), name)?;
+            append::append(session, &log, out)
+        }
+        LogCommand::Read {
+            name,
+            pool,
+            from,
+            count,
+            follow,
+        } => {
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            let log = open(session, pool.as_deref(), name)?;
+            let wanted = read::Wanted {
+                from: from.unwrap_or(stat.trim),
+                count: *count,
+                follow: *follow,
+            };
+            read::read(session, &log, &stat, &wanted, out)
+        }
+        LogCommand::Tail { name, pool } => {
+            let log = open(session, pool.as_deref(), name)?;
+            let tail = session.wait(log.tail())?;
+            let answer = json!({ "log": name, "tail": tail });
+            output::answer(out, &answer, |_| tail.to_string())
+        }
+        LogCommand::List { pool } => {
+            let stats = session.wait(client.logs(pool.as_deref()))?;
+            let rows: Vec<_> = stats.iter().map(as_json).collect();
+            output::answer(out, &rows, |_| output::columns(COLUMNS, &stats))
+        }
+        LogCommand::Show { name, pool } => {
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            output::answer(out, &as_json(&stat), |_| described(&stat))
+        }
+        LogCommand::Trim { name, pool, to } => {
+            let log = open(session, pool.as_deref(), name)?;
+            session.wait(log.trim(*to))?;
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            changed(out, &stat, "trimmed")
+        }
+        LogCommand::Delete { name, pool, yes } => {
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            if !yes {
+                confirm(session, &format!("log '{name}'"), out)?;
+            }
+            session.wait(client.delete_log(pool.as_deref(), name))?;
+            changed(out, &stat, "deleted")
+        }
+    }
+}
+
+fn open(session: &Cluster, pool: Option<&str>, name: &str) -> anyhow::Result<LogHandle> {
+    session.wait(session.client.open_log(pool, name))
+}
+
+fn changed(out: Format, stat: &LogStat, what: &str) -> anyhow::Result<()> {
+    let mut answer = as_json(stat);
+    answer["result"] = what.into();
+    let line = format!("log '{}' of pool '{}': {what}", stat.name, stat.pool);
+    output::changed(out, answer, line, None)
+}
+
+fn as_json(stat: &LogStat) -> serde_json::Value {
+    json!({
+        "log": stat.name,
+        "pool": stat.pool,
+        "mode": mode(stat.mode),
+        "term": stat.term,
+        "sequencer": stat.sequencer,
+        "units": stat.units,
+        "trim": stat.trim,
+    })
+}
+
+fn mode(mode: AppendMode) -> &'static str {
+    match mode {
+        AppendMode::Bind => "bind",
+        AppendMode::Predict => "predict",
+        AppendMode::Corfu => "corfu",
+    }
+}
+
+/// The node of the sequencer, for people.
+fn sequencer(stat: &LogStat) -> String {
+    match (&stat.sequencer, stat.term) {
+        (Some(node), _) => node.clone(),
+        (None, 0) => "none before the first append".into(),
+        (None, _) => "gone: the next append makes another".into(),
+    }
+}
+
+const COLUMNS: &[Column<LogStat>] = &[
+    ("log", |stat| stat.name.clone()),
+    ("pool", |stat| stat.pool.clone()),
+    ("mode", |stat| mode(stat.mode).into()),
+    ("term ", |stat| stat.term.to_string()),
+    ("trimmed below ", |stat| stat.trim.to_string()),
+    ("sequencer", sequencer),
+];
+
+fn described(stat: &LogStat) -> String {
+    properties([
+        ("name", stat.name.clone()),
+        ("pool", stat.pool.clone()),
+        ("mode", mode(stat.mode).into()),
+        ("term", stat.term.to_string()),
+        ("sequencer", sequencer(stat)),
+        ("units", stat.units.to_string()),
+        ("trimmed below", stat.trim.to_string()),
+    ])
+}

@@ -1,0 +1,95 @@
+//! `staves log append`: each line of standard input is a record.
+
+use std::io::{BufRead, BufReader, Read, StdinLock, Write};
+
+use anyhow::Context;
+use bytes::Bytes;
+use serde_json::json;
+use staves_client::{LOG_BATCH_BYTES_MAX, LogHandle};
+use staves_wire::ErrorCode;
+
+use staves_cli_common::cluster::Cluster;
+use staves_cli_common::failure::Failure;
+use staves_cli_common::options::Format;
+use staves_cli_common::output;
+
+/// Standard input as records.
+struct Lines<'a> {
+    input: BufReader<StdinLock<'a>>,
+    /// The number of the last line, from 1.
+    line: u64,
+    /// A line that had no room in the batch before.
+    kept: Option<Bytes>,
+}
+
+impl Lines<'_> {
+    /// The lines that have come, up to so many, and to the bytes of one append; at least one, which is waited for. None at the end.
+    fn batch(&mut self, most: usize) -> anyhow::Result<Vec<Bytes>> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < most {
+            let waits = !batch.is_empty() && !self.input.buffer().contains(&b'\n');
+            if waits && self.kept.is_none() {
+                break;
+            }
+            let Some(line) = self.next()? else {
+                break;
+            };
+            bytes += line.len();
+            if bytes > LOG_BATCH_BYTES_MAX {
+                self.kept = Some(line);
+                break;
+            }
+            batch.push(line);
+        }
+        Ok(batch)
+    }
+
+    fn next(&mut self) -> anyhow::Result<Option<Bytes>> {
+        if let Some(kept) = self.kept.take() {
+            return Ok(Some(kept));
+        }
+        let mut line = Vec::new();
+        let most = LOG_BATCH_BYTES_MAX as u64 + 1;
+        let read = self.input.by_ref().take(most).read_until(b'\n', &mut line);
+        if read.context("cannot read the records")? == 0 {
+            return Ok(None);
+        }
+        self.line += 1;
+        if line.last() == Some(&b'\n') {
+            line.pop();
+        }
+        if line.len() > LOG_BATCH_BYTES_MAX {
+            let text = format!(
+                "line {} has more than {LOG_BATCH_BYTES_MAX} bytes, the most of a record: split it; what stands before it was appended",
+                self.line
+            );
+            return Err(Failure::Wire(ErrorCode::TooLarge, text).into());
+        }
+        Ok(Some(Bytes::from(line)))
+    }
+}
+
+pub fn append(session: &Cluster, log: &LogHandle, out: Format) -> anyhow::Result<()> {
+    let mut lines = Lines {
+        input: BufReader::with_capacity(1 << 20, std::io::stdin().lock()),
+        line: 0,
+        kept: None,
+    };
+    let mut stdout = std::io::stdout().lock();
+    loop {
+        let batch = lines.batch(log.batch_records_max())?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let first = session.wait(log.append(&batch))?;
+        for position in first..first + batch.len() as u64 {
+            let told = match out {
+                Format::Json => writeln!(stdout, "{}", json!({ "position": position })),
+                Format::Table => writeln!(stdout, "{position}"),
+            };
+            output::written(told)?;
+        }
+        output::written(stdout.flush())?;
+    }
+}

@@ -1,0 +1,109 @@
+//! The command line of `staves log`.
+
+use clap::{Subcommand, ValueEnum};
+use staves_client::AppendMode;
+
+#[derive(Subcommand, Debug)]
+pub enum LogCommand {
+    /// Make a log
+    Create {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        /// The way that records take to their positions
+        #[arg(long, value_enum, default_value = "bind")]
+        mode: ModeName,
+    },
+    /// Append each line of standard input as a record, and print their positions once all copies have them
+    Append {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// Print records in order, each with a line end
+    Read {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        /// The first position; if not given, the first that was not trimmed
+        #[arg(long, value_name = "POSITION")]
+        from: Option<u64>,
+        /// Most records
+        #[arg(long, value_name = "N")]
+        count: Option<u64>,
+        /// Wait at the tail for more, until interrupted
+        #[arg(long)]
+        follow: bool,
+    },
+    /// Print the position that the next record may have: all that was acknowledged lies below
+    Tail {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// All logs
+    List {
+        /// Of this pool only
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// One log
+    Show {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// Give up all records below a position
+    Trim {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        /// The first position that stays
+        #[arg(long, value_name = "POSITION")]
+        to: u64,
+    },
+    /// Delete a log with all its records
+    Delete {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        /// Do not ask; needed where there is no terminal to ask on
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+/// The way of appends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum ModeName {
+    /// Data and request at once; the sequencer binds a position to the data
+    Bind,
+    /// Positions belong to units in turn, and the client guesses the unit
+    Predict,
+    /// Positions belong to units in turn; the position first, the data second
+    Corfu,
+}
+
+impl From<ModeName> for AppendMode {
+    fn from(name: ModeName) -> AppendMode {
+        match name {
+            ModeName::Bind => AppendMode::Bind,
+            ModeName::Predict => AppendMode::Predict,
+            ModeName::Corfu => AppendMode::Corfu,
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Logs from the shell: made, appended to, read past a killed node, trimmed, deleted.
+
+use super::Cluster;
+
+impl Cluster {
+    fn log(&self, i: usize, args: &[&str], input: &str) -> String {
+        let out = self.pipe(i, &[&["log"], args].concat(), input.as_bytes());
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{args:?}: {text}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// The one line that is said, of a command that prints nothing.
+    fn no_log(&self, args: &[&str], input: &str) -> String {
+        let out = self.pipe(0, &[&["log"], args].concat(), input.as_bytes());
+        let text = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && out.stdout.is_empty(), "{args:?}");
+        assert_eq!(text.trim_end().lines().count(), 1, "{text}");
+        text
+    }
+}
+
+fn make_pool(cluster: &Cluster, medium: &str) {
+    let pool = "pool create logs --kind log --scheme 1+1 --memory 60MiB --buckets 4 --medium";
+    let pool: Vec<&str> = pool.split(' ').chain([medium]).collect();
+    let made = cluster.run(0, &pool);
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+}
+
+#[test]
+fn records_go_in_and_come_out_in_order() {
+    let cluster = Cluster::start(3);
+    let none = cluster.no_log(&["create", "events"], "");
+    assert!(none.contains("--kind log"), "{none}");
+    make_pool(&cluster, "ram");
+    cluster.log(0, &["create", "events"], "");
+    assert_eq!(cluster.log(1, &["append", "events"], "a\nb\n"), "0\n1\n");
+    assert_eq!(cluster.log(2, &["tail", "events"], ""), "2\n");
+    let last = cluster.log(0, &["append", "events", "-o", "json"], "c");
+    assert_eq!(last.trim_end(), r#"{"position":2}"#);
+    assert_eq!(cluster.log(1, &["read", "events"], ""), "a\nb\nc\n");
+    let one = cluster.log(
+        1,
+        &[
+            "read", "events", "--from", "1", "--count", "1", "-o", "json",
+        ],
+        "",
+    );
+    assert_eq!(one.trim_end(), r#"{"position":1,"value":"b"}"#);
+
+    let unknown = cluster.no_log(&["read", "others"], "");
+    assert!(unknown.contains("no log 'others'"), "{unknown}");
+    let past = cluster.no_log(&["read", "events", "--from", "9"], "");
+    assert!(
+        past.contains("past its tail, 3") && past.contains("--follow"),
+        "{past}"
+    );
+    let long = cluster.no_log(&["create", &"x".repeat(256)], "");
+    assert!(long.contains("1 to 255 bytes"), "{long}");
+    let large = cluster.no_log(&["append", "events"], &"x".repeat((1 << 20) + 1));
+    assert!(
+        large.contains("line 1 has more than 1048576 bytes"),
+        "{large}"
+    );
+    let made = cluster.run(
+        0,
+        &[
+            "pool",
+            "create",
+            "kv",
+            "--memory",
+            "8MiB",
+            "--buckets",
+            "8",
+            "--scheme",
+            "1+1",
+        ],
+    );
+    assert_eq!(made.code, Some(0), "{}", made.stderr);
+    let other = cluster.no_log(&["create", "l", "--pool", "kv"], "");
+    assert!(
+        other.contains("'kv'") && other.contains("it holds keys"),
+        "{other}"
+    );
+
+    cluster.log(0, &["trim", "events", "--to", "1"], "");
+    let trimmed = cluster.no_log(&["read", "events", "--from", "0"], "");
+    assert!(trimmed.contains("is trimmed: read from 1 on"), "{trimmed}");
+    assert_eq!(cluster.log(0, &["read", "events"], ""), "b\nc\n");
+    let list = cluster.log(0, &["list", "-o", "json"], "");
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(
+        (&list[0]["log"], &list[0]["trim"]),
+        (&"events".into(), &1.into())
+    );
+    let kept = cluster.no_log(&["delete", "events"], "");
+    assert!(kept.contains("--yes"), "{kept}");
+    cluster.log(0, &["delete", "events", "--yes"], "");
+    let gone = cluster.no_log(&["show", "events"], "");
+    assert!(gone.contains("no log 'events'"), "{gone}");
+}
+
+#[test]
+fn a_log_on_disk_outlives_the_end_of_all_nodes() {
+    let disk = "export STAVES_DISK=96MiB STAVES_DISK_MEMORY=4MiB".to_owned();
+    let mut cluster = Cluster::start_after(&vec![disk; 3]);
+    make_pool(&cluster, "disk");
+    cluster.log(0, &["create", "events"], "");
+    let records: String = (0..3000).map(|n| format!("record {n}\n")).collect();
+    let positions = cluster.log(0, &["append", "events"], &records);
+    assert_eq!(positions.lines().count(), 3000);
+    for i in 0..3 {
+        cluster.end(i, "-KILL");
+    }
+    for i in 0..3 {
+        cluster.up(i);
+    }
+    cluster.wait_for("all are back", 0, |s| s["state"] == "healthy");
+    assert_eq!(cluster.log(1, &["read", "events"], ""), records);
+    let more = cluster.log(2, &["append", "events"], "one more\n");
+    let last = positions
+        .lines()
+        .last()
+        .and_then(|last| last.parse::<u64>().ok());
+    assert!(more.trim_end().parse::<u64>().ok() > last, "{more}");
+    assert!(
+        cluster
+            .log(1, &["read", "events"], "")
+            .ends_with("one more\n")
+    );
+}
