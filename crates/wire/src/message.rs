@@ -158,7 +158,7 @@ messages! {
     // Sequencers of logs.
     /// For the sequencer of a log.
     38 LogAsk(LogAsk) "log-ask" Request Frame since 15;
-    /// What it said, or what became of the appointment.
+    /// Its reply, or what became of the appointment.
     39 LogSaid(LogSaid) "log-said" Answer Frames since 15;
     /// See that a log has a sequencer.
     42 LogAppoint(LogAppoint) "log-appoint" Request Frame since 15;

@@ -6,5 +6,6 @@ mod frames;
 mod fuzz;
 mod golden;
 mod hostile;
+mod log_sample;
 mod newer;
 mod sample;

@@ -24,7 +24,6 @@ use staves_wire::group::{
     RunKind, SealedStream, SyncStream,
 };
 use staves_wire::hello::{Challenge, Hello, Ping, Pong, Prove, Proven, Role, Welcome};
-use staves_wire::log::{LogAppoint, LogAsk, LogSaid};
 use staves_wire::memory::Action;
 use staves_wire::service::{Address, Answer, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest};
 use staves_wire::{ErrorCode, ErrorPacket, Message, Opcode};
@@ -49,7 +48,7 @@ impl Rng {
         self.next() % n
     }
 
-    fn u32(&mut self) -> u32 {
+    pub fn u32(&mut self) -> u32 {
         self.next() as u32
     }
 
@@ -57,12 +56,12 @@ impl Rng {
         self.below(2) == 0
     }
 
-    fn bytes(&mut self, max: u64) -> Bytes {
+    pub fn bytes(&mut self, max: u64) -> Bytes {
         let len = self.below(max + 1);
         (0..len).map(|_| self.next() as u8).collect()
     }
 
-    fn text(&mut self) -> String {
+    pub fn text(&mut self) -> String {
         let words = [
             "",
             "a",
@@ -87,7 +86,7 @@ impl Rng {
         Epoch(self.below(1000))
     }
 
-    fn node(&mut self) -> NodeId {
+    pub fn node(&mut self) -> NodeId {
         NodeId(self.below(100))
     }
 
@@ -103,7 +102,7 @@ impl Rng {
         }
     }
 
-    fn incarnation(&mut self) -> Incarnation {
+    pub fn incarnation(&mut self) -> Incarnation {
         Incarnation(self.next())
     }
 
@@ -142,6 +141,9 @@ pub fn kinds(opcode: Opcode) -> u64 {
 
 /// One message of that opcode and kind.
 pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
+    if let Some(message) = crate::log_sample::message(rng, opcode) {
+        return message;
+    }
     match opcode {
         Opcode::Hello => Message::Hello(hello(rng, kind)),
         Opcode::Welcome => Message::Welcome(Welcome {
@@ -236,19 +238,6 @@ pub fn message(rng: &mut Rng, opcode: Opcode, kind: u64) -> Message {
         Opcode::NodeResume => Message::NodeResume(NodeTarget { node: rng.node() }),
         Opcode::NodeStop => Message::NodeStop(NodeTarget { node: rng.node() }),
         Opcode::NodeStopForced => Message::NodeStopForced(NodeTarget { node: rng.node() }),
-        Opcode::LogAsk => Message::LogAsk(LogAsk {
-            pool: PoolId(rng.u32()),
-            node: rng.node(),
-            incarnation: rng.incarnation(),
-            body: rng.bytes(40),
-        }),
-        Opcode::LogSaid => Message::LogSaid(LogSaid {
-            body: rng.bytes(40),
-        }),
-        Opcode::LogAppoint => Message::LogAppoint(LogAppoint {
-            pool: PoolId(rng.u32()),
-            name: rng.text(),
-        }),
         Opcode::NodeDisk => Message::NodeDisk(DiskChange {
             node: rng.node(),
             folder: rng.text(),
