@@ -14,9 +14,10 @@ impl Running {
         let (host, files) = (self.host.clone(), self.files.clone());
         let directory = self.directory.clone();
         let map = directory.map();
-        let logs = self.host.logs.clone();
+        let (router, peers) = (host.router().clone(), host.peers.clone());
+        let logs = host.logs.clone();
         let mut tasks = vec![
-            tokio::spawn(crate::log::send_asks(self.host.clone(), logs)),
+            tokio::spawn(crate::log::send_asks(router, peers, logs)),
             tokio::spawn(self.clone().follow_all(map)),
             tokio::spawn(leave::came_back(self.clone())),
             tokio::spawn(liveness::works(directory.clone())),

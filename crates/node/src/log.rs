@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use staves_client::{Router, Transport};
 use staves_directory::Life;
 use staves_log::{
     LogId, LogRecord, SequencerAnswer, SequencerId, SequencerReply, SequencerRequest, Term,
@@ -24,7 +25,6 @@ use staves_model::PoolId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::seat::{SeatEvent, SeatState};
-use crate::host::Host;
 
 pub use self::asks::UnitAsks;
 pub(crate) use self::asks::send_asks;
@@ -62,7 +62,7 @@ struct Seats {
 /// All sequencers of this life of the node.
 pub(crate) struct Sequencers {
     id: SequencerId,
-    /// What units here ask sequencers themselves.
+    /// The questions of units here.
     asks: Arc<UnitAsks>,
     seats: Mutex<Seats>,
 }
@@ -122,7 +122,12 @@ impl Sequencers {
 
     /// Begins the term that a log's record commits to this life of the node. None if it was begun before in a seat that has ended, or if there
     /// is no room for another.
-    async fn begin(&self, host: &Arc<Host>, pool: PoolId, record: LogRecord) -> Option<SeatFront> {
+    async fn begin<T: Transport>(
+        &self,
+        router: &Router<T>,
+        pool: PoolId,
+        record: LogRecord,
+    ) -> Option<SeatFront> {
         let (key, term) = ((pool, record.view.log), record.term());
         let front = {
             let mut seats = self.seats.lock();
@@ -131,7 +136,7 @@ impl Sequencers {
             {
                 return None;
             }
-            let seat = || self.seat(host, pool);
+            let seat = || self.seat(router, pool);
             let front = seats.running.entry(key).or_insert_with(seat);
             front.begun = front.begun.max(term);
             front.clone()
@@ -141,10 +146,10 @@ impl Sequencers {
         Some(front)
     }
 
-    fn seat(&self, host: &Arc<Host>, pool: PoolId) -> SeatFront {
+    fn seat<T: Transport>(&self, router: &Router<T>, pool: PoolId) -> SeatFront {
         let (events, taken) = mpsc::channel(EVENTS_MAX);
         let (tell, state) = watch::channel(SeatState::default());
-        let seat = seat::SeatTask::new(host, (pool, self.id), events.downgrade(), tell);
+        let seat = seat::SeatTask::new(router.clone(), (pool, self.id), events.downgrade(), tell);
         tokio::spawn(seat.run(taken));
         SeatFront {
             events,

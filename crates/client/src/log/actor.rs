@@ -23,12 +23,12 @@ const TICK: Duration = Duration::from_millis(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The sender of the result.
-type Done<T> = oneshot::Sender<Result<T, ClientError>>;
+type AnswerTo<T> = oneshot::Sender<Result<T, ClientError>>;
 
 /// A request of the log's user.
 pub(super) enum Ask {
-    Append(Records, Done<Appended>),
-    Read(ReadOp, Done<ReadResult>),
+    Append(Records, AnswerTo<Appended>),
+    Read(ReadOp, AnswerTo<ReadResult>),
 }
 
 /// An answer that came.
@@ -50,8 +50,8 @@ pub(super) struct Actor {
     appender: Appender,
     reader: LogReader,
     next: u64,
-    appends: BTreeMap<u64, Done<Appended>>,
-    reads: BTreeMap<u64, Done<ReadResult>>,
+    appends: BTreeMap<u64, AnswerTo<Appended>>,
+    reads: BTreeMap<u64, AnswerTo<ReadResult>>,
     /// A view is being fetched.
     looking: bool,
     /// A view is wanted.

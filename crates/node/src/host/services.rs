@@ -19,7 +19,7 @@ pub struct ServiceOptions {
     pub limits: Limits,
     /// Longest value, in bytes.
     pub value_bytes_max: usize,
-    /// What units of logs ask sequencers themselves.
+    /// Questions of units of logs to sequencers.
     pub log_asks: Arc<UnitAsks>,
 }
 

@@ -1,14 +1,12 @@
 //! The choice of a log's sequencer.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use staves_client::{ClientError, log_calls as calls};
+use staves_client::{ClientError, Router, Transport, log_calls as calls};
 use staves_log::{LogRecord, RecordRefusal, RecordReply, RecordRequest, SequencerId, UnitId};
 use staves_model::{ClusterMap, PoolId};
 
 use super::{SeatFront, Sequencers};
-use crate::host::Host;
 
 /// Tries to commit a term, where others commit theirs at the same time.
 const TRIES: usize = 4;
@@ -18,9 +16,9 @@ const OPENS: Duration = Duration::from_secs(10);
 impl Sequencers {
     /// Sees that a log has a sequencer: the one of its record, if it lives on another node; else one here, in a new term if it needs one. The record
     /// as it then is. The home's refusal, if there is no such log.
-    pub(crate) async fn appoint(
+    pub(crate) async fn appoint<T: Transport>(
         &self,
-        host: &Arc<Host>,
+        router: &Router<T>,
         pool: PoolId,
         name: &str,
         deadline: Instant,
@@ -28,41 +26,41 @@ impl Sequencers {
         let view = || RecordRequest::View {
             name: name.to_owned(),
         };
-        let mut reply = ask_home(host, pool, name, view(), deadline).await?;
+        let mut reply = ask_home(router, pool, name, view(), deadline).await?;
         for _ in 0..TRIES {
             let record = match reply {
                 RecordReply::Record(record)
                 | RecordReply::Refused(RecordRefusal::Moved(record)) => *record,
                 other => return Ok(other),
             };
-            let map = host.router().map();
+            let map = router.map();
             match self.choice(&map, pool, &record) {
-                Choice::Stays => return Ok(RecordReply::Record(Box::new(record))),
-                Choice::Begins => {
+                AppointStep::Stays => return Ok(RecordReply::Record(Box::new(record))),
+                AppointStep::Begins => {
                     let term = record.term();
-                    let Some(front) = self.begin(host, pool, record).await else {
+                    let Some(front) = self.begin(router, pool, record).await else {
                         return Err(no_room());
                     };
                     wait_open(front, term, deadline).await;
-                    return ask_home(host, pool, name, view(), deadline).await;
+                    return ask_home(router, pool, name, view(), deadline).await;
                 }
-                Choice::Leads => {
+                AppointStep::Leads => {
                     let lead = self.lead(&map, pool, &record);
-                    reply = ask_home(host, pool, name, lead, deadline).await?;
+                    reply = ask_home(router, pool, name, lead, deadline).await?;
                 }
             }
         }
         Ok(reply)
     }
 
-    fn choice(&self, map: &ClusterMap, pool: PoolId, record: &LogRecord) -> Choice {
+    fn choice(&self, map: &ClusterMap, pool: PoolId, record: &LogRecord) -> AppointStep {
         let lead = record.lead.as_ref().map(|lead| lead.sequencer);
         let newest: Option<SequencerId> = lead.or(record.view.sequencer);
         if newest != Some(self.id) {
             let lives = newest.is_some_and(|id| map.is_up(id.node, id.incarnation));
             return match lives {
-                true => Choice::Stays,
-                false => Choice::Leads,
+                true => AppointStep::Stays,
+                false => AppointStep::Leads,
             };
         }
         let front = self.front(pool, record.view.log);
@@ -70,10 +68,10 @@ impl Sequencers {
         let runs = state.is_some_and(|state| state.term == record.term());
         let is_new = self.begun(pool, record.view.log) < record.term();
         match (lead.is_some(), runs || is_new) {
-            (false, true) if runs => Choice::Stays,
+            (false, true) if runs => AppointStep::Stays,
             // It was never begun, or it runs and is not open yet.
-            (true, true) => Choice::Begins,
-            _ => Choice::Leads,
+            (true, true) => AppointStep::Begins,
+            _ => AppointStep::Leads,
         }
     }
 
@@ -98,7 +96,7 @@ impl Sequencers {
 }
 
 /// The next step of an appointment.
-enum Choice {
+enum AppointStep {
     /// The sequencer of the record goes on.
     Stays,
     /// The committed term is this node's to begin.
@@ -123,13 +121,13 @@ async fn wait_open(front: SeatFront, term: staves_log::Term, deadline: Instant) 
     let _late = tokio::time::timeout_at(until.into(), over).await;
 }
 
-async fn ask_home(
-    host: &Arc<Host>,
+async fn ask_home<T: Transport>(
+    router: &Router<T>,
     pool: PoolId,
     name: &str,
     request: RecordRequest,
     deadline: Instant,
 ) -> Result<RecordReply, ClientError> {
-    let home = calls::home_of(&host.router().map(), pool, name)?;
-    calls::ask_home(host.router(), pool, home, request, deadline).await
+    let home = calls::home_of(&router.map(), pool, name)?;
+    calls::ask_home(router, pool, home, request, deadline).await
 }

@@ -1,4 +1,4 @@
-//! What units of this node ask sequencers by themselves: the node sends it, and brings them the answers.
+//! Questions of units of this node to sequencers: the node sends them, and brings the answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -6,16 +6,16 @@ use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use staves_client::log_calls as calls;
+use staves_client::{Router, Transport, log_calls as calls};
 use staves_log::service::AskQueue;
 use staves_log::{SequencerId, SequencerReply, SequencerRequest, UnitId};
 use staves_model::PoolId;
+use staves_net::Peers;
 use staves_wire::Message;
 use staves_wire::log::LogAsk;
 use tokio::sync::{Notify, Semaphore};
 
 use super::{CALL, Sequencers};
-use crate::host::Host;
 
 /// Most requests of units under way: units ask again for what is dropped.
 const ASKS_MAX: usize = 1024;
@@ -60,11 +60,15 @@ impl UnitAsks {
 }
 
 /// Sends what units ask, for ever.
-pub(crate) async fn send_asks(host: Arc<Host>, logs: Arc<Sequencers>) {
+pub(crate) async fn send_asks<T: Transport>(
+    router: Router<T>,
+    peers: Peers,
+    logs: Arc<Sequencers>,
+) {
     let places = Arc::new(Semaphore::new(ASKS_MAX));
     loop {
         logs.asks.wake.0.notified().await;
-        let map = host.router().map();
+        let map = router.map();
         for (unit, asks) in logs.asks.take() {
             let Some(pool) = map.groups.get(&unit).map(|group| group.pool) else {
                 continue;
@@ -73,18 +77,18 @@ pub(crate) async fn send_asks(host: Arc<Host>, logs: Arc<Sequencers>) {
                 let Ok(place) = places.clone().try_acquire_owned() else {
                     continue;
                 };
-                let (host, logs) = (host.clone(), logs.clone());
+                let (router, peers, logs) = (router.clone(), peers.clone(), logs.clone());
                 tokio::spawn(async move {
                     let _place = place;
-                    send(&host, &logs, (pool, unit), to, request).await;
+                    send((&router, &peers), &logs, (pool, unit), to, request).await;
                 });
             }
         }
     }
 }
 
-async fn send(
-    host: &Arc<Host>,
+async fn send<T: Transport>(
+    (router, peers): (&Router<T>, &Peers),
     logs: &Sequencers,
     (pool, unit): (PoolId, UnitId),
     to: SequencerId,
@@ -93,10 +97,10 @@ async fn send(
     let deadline = Instant::now() + CALL;
     let reply = match to.node == logs.id().node {
         true => logs.ask(pool, to, request).await,
-        false => ask_node(host, pool, to, request, deadline).await,
+        false => ask_node(peers, pool, to, request, deadline).await,
     };
     if let Some(reply) = reply {
-        let told = calls::tell_unit(host.router(), pool, unit, reply, deadline).await;
+        let told = calls::tell_unit(router, pool, unit, reply, deadline).await;
         if let Err(error) = told {
             tracing::debug!(%unit, %error, "a unit was not brought a sequencer's answer");
         }
@@ -104,7 +108,7 @@ async fn send(
 }
 
 async fn ask_node(
-    host: &Host,
+    peers: &Peers,
     pool: PoolId,
     to: SequencerId,
     request: SequencerRequest,
@@ -117,7 +121,7 @@ async fn ask_node(
         body: calls::encoded(|out| request.encode(out)),
     };
     let ask = Message::LogAsk(ask);
-    match host.peers.call(to.node, &ask, deadline).await {
+    match peers.call(to.node, &ask, deadline).await {
         Ok(Message::LogSaid(said)) => SequencerReply::decode(said.body).ok(),
         Ok(_) => None,
         Err(error) => {

@@ -1,10 +1,10 @@
 //! The task of one log's sequencer: it drives the machine.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use staves_client::log_calls as calls;
+use staves_client::{Router, Transport, log_calls as calls};
 use staves_log::{
     LogRecord, RecordReply, RecordRequest, ReplyTo, Sequencer, SequencerEffects, SequencerEvent,
     SequencerId, SequencerLimits, SequencerReply, SequencerRequest, SequencerSeat, Term, UnitId,
@@ -14,7 +14,6 @@ use staves_model::{PoolId, Time};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::CALL;
-use crate::host::Host;
 
 /// The clock of a machine at work.
 const TICK: Duration = Duration::from_millis(2);
@@ -47,8 +46,8 @@ pub(super) struct SeatState {
 }
 
 /// The state of the task.
-pub(super) struct SeatTask {
-    host: Weak<Host>,
+pub(super) struct SeatTask<T> {
+    router: Router<T>,
     pool: PoolId,
     began: Instant,
     seat: SequencerSeat,
@@ -63,15 +62,15 @@ pub(super) struct SeatTask {
     stirred: Instant,
 }
 
-impl SeatTask {
+impl<T: Transport> SeatTask<T> {
     pub(super) fn new(
-        host: &Arc<Host>,
+        router: Router<T>,
         (pool, id): (PoolId, SequencerId),
         events: mpsc::WeakSender<SeatEvent>,
         state: watch::Sender<SeatState>,
-    ) -> SeatTask {
+    ) -> SeatTask<T> {
         SeatTask {
-            host: Arc::downgrade(host),
+            router,
             pool,
             began: Instant::now(),
             seat: SequencerSeat::new(id),
@@ -156,7 +155,7 @@ impl SeatTask {
     }
 
     fn ask_unit(&mut self, unit: UnitId, request: UnitRequest) {
-        let Some((host, events)) = self.host.upgrade().zip(self.events.upgrade()) else {
+        let Some(events) = self.events.upgrade() else {
             return;
         };
         let calls = self.units.entry(unit);
@@ -164,11 +163,11 @@ impl SeatTask {
         let Ok(permit) = calls.clone().try_acquire_owned() else {
             return;
         };
-        let pool = self.pool;
+        let (router, pool) = (self.router.clone(), self.pool);
         tokio::spawn(async move {
             let _permit: OwnedSemaphorePermit = permit;
             let deadline = Instant::now() + CALL;
-            let reply = calls::ask_unit(host.router(), pool, unit, request, deadline).await;
+            let reply = calls::ask_unit(&router, pool, unit, request, deadline).await;
             match reply {
                 Ok(reply) => {
                     let _ended = events.send(SeatEvent::Unit(unit, reply)).await;
@@ -179,15 +178,15 @@ impl SeatTask {
     }
 
     fn ask_home(&self, request: RecordRequest) {
-        let Some((host, events)) = self.host.upgrade().zip(self.events.upgrade()) else {
+        let Some(events) = self.events.upgrade() else {
             return;
         };
-        let (pool, name) = (self.pool, self.name.clone());
+        let (router, pool, name) = (self.router.clone(), self.pool, self.name.clone());
         tokio::spawn(async move {
             let deadline = Instant::now() + CALL;
-            let map = host.router().map();
+            let map = router.map();
             let reply = match calls::home_of(&map, pool, &name) {
-                Ok(home) => calls::ask_home(host.router(), pool, home, request, deadline).await,
+                Ok(home) => calls::ask_home(&router, pool, home, request, deadline).await,
                 Err(error) => Err(error),
             };
             match reply {

@@ -52,7 +52,10 @@ pub(super) fn appoint(running: &Arc<Running>, ask: LogAppoint, reply: Reply) {
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
         let logs = &host.logs;
-        match logs.appoint(&host, ask.pool, &ask.name, deadline).await {
+        match logs
+            .appoint(host.router(), ask.pool, &ask.name, deadline)
+            .await
+        {
             Ok(record) => {
                 let body = encoded(|out| record.encode(out));
                 reply.send(&Message::LogSaid(LogSaid { body }));

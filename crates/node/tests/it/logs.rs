@@ -93,7 +93,7 @@ async fn read_all(log: &LogHandle) -> Acked {
     all
 }
 
-/// What was acknowledged is where it was said to be, and nothing is there twice.
+/// Each acknowledged record is where it was said to be, and nothing is there twice.
 fn judge(acked: &[Acked], all: &Acked) {
     for (position, text) in acked.iter().flatten() {
         assert_eq!(all.get(position), Some(text), "position {position}");
