@@ -27,27 +27,8 @@ fn make_pool(cluster: &Cluster, medium: &str) {
     assert_eq!(made.code, Some(0), "{}", made.stderr);
 }
 
-#[test]
-fn records_go_in_and_come_out_in_order() {
-    let cluster = Cluster::start(3);
-    let none = cluster.no_log(&["create", "events"], "");
-    assert!(none.contains("--kind log"), "{none}");
-    make_pool(&cluster, "ram");
-    cluster.log(0, &["create", "events"], "");
-    assert_eq!(cluster.log(1, &["append", "events"], "a\nb\n"), "0\n1\n");
-    assert_eq!(cluster.log(2, &["tail", "events"], ""), "2\n");
-    let last = cluster.log(0, &["append", "events", "-o", "json"], "c");
-    assert_eq!(last.trim_end(), r#"{"position":2}"#);
-    assert_eq!(cluster.log(1, &["read", "events"], ""), "a\nb\nc\n");
-    let one = cluster.log(
-        1,
-        &[
-            "read", "events", "--from", "1", "--count", "1", "-o", "json",
-        ],
-        "",
-    );
-    assert_eq!(one.trim_end(), r#"{"position":1,"value":"b"}"#);
-
+/// Each has one clear error. The log has three records.
+fn wrong_requests(cluster: &Cluster) {
     let unknown = cluster.no_log(&["read", "others"], "");
     assert!(unknown.contains("no log 'others'"), "{unknown}");
     let past = cluster.no_log(&["read", "events", "--from", "9"], "");
@@ -82,6 +63,29 @@ fn records_go_in_and_come_out_in_order() {
         other.contains("'kv'") && other.contains("it holds keys"),
         "{other}"
     );
+}
+
+#[test]
+fn records_go_in_and_come_out_in_order() {
+    let cluster = Cluster::start(3);
+    let none = cluster.no_log(&["create", "events"], "");
+    assert!(none.contains("--kind log"), "{none}");
+    make_pool(&cluster, "ram");
+    cluster.log(0, &["create", "events"], "");
+    assert_eq!(cluster.log(1, &["append", "events"], "a\nb\n"), "0\n1\n");
+    assert_eq!(cluster.log(2, &["tail", "events"], ""), "2\n");
+    let last = cluster.log(0, &["append", "events", "-o", "json"], "c");
+    assert_eq!(last.trim_end(), r#"{"position":2}"#);
+    assert_eq!(cluster.log(1, &["read", "events"], ""), "a\nb\nc\n");
+    let one = cluster.log(
+        1,
+        &[
+            "read", "events", "--from", "1", "--count", "1", "-o", "json",
+        ],
+        "",
+    );
+    assert_eq!(one.trim_end(), r#"{"position":1,"value":"b"}"#);
+    wrong_requests(&cluster);
 
     cluster.log(0, &["trim", "events", "--to", "1"], "");
     let trimmed = cluster.no_log(&["read", "events", "--from", "0"], "");
