@@ -269,7 +269,7 @@ fn pools_on_disk_that_cannot_be_are_refused_with_the_reason() {
         "{said}"
     );
     let said = create("--kind cache --scheme 1+0");
-    assert!(said.contains("only regions and volumes"), "{said}");
+    assert!(said.contains("only regions, volumes and logs"), "{said}");
     let said = create("--kind memory --scheme 5+1");
     assert!(said.contains("m of at most 4"), "{said}");
 }
