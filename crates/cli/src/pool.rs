@@ -51,8 +51,7 @@ pub enum Pool {
         /// Let a bucket that is lost whole wait for its members instead of starting empty (those of memory and logs always do)
         #[arg(long)]
         wait_when_lost: bool,
-        /// Have writes wait while a bucket has fewer complete copies, instead of going on with less: 2 bears the loss of one node at any time. With parity it is
-        /// the losses of nodes that are borne while writes go on, and one: 2 waits where none is borne. Not of files
+        /// Have writes wait while a bucket has fewer complete copies, instead of going on with less: 2 bears the loss of one node at any time. With parity it is the losses of nodes that are borne while writes go on, and one: 2 waits where none is borne. Not of files
         #[arg(long, default_value = "1", value_parser = copies_of)]
         min_copies: u8,
     },
@@ -74,8 +73,7 @@ pub enum Pool {
         /// Memory that each node may give to it; of a pool on disk, room on its disk
         #[arg(long, value_name = "SIZE")]
         memory: Option<Size>,
-        /// Have writes wait while a bucket has fewer complete copies; 1 never waits. With parity it is the losses of nodes that are borne while writes go on,
-        /// and one. Not of files
+        /// Have writes wait while a bucket has fewer complete copies; 1 never waits. With parity it is the losses of nodes that are borne while writes go on, and one. Not of files
         #[arg(long, value_parser = copies_of)]
         min_copies: Option<u8>,
         /// Do not ask where a scheme without copies or parity is to bear no loss any more
@@ -153,13 +151,8 @@ pub fn run(cluster: &Cluster, command: &Pool, out: Format) -> anyhow::Result<()>
                 min_copies: Some(*min_copies),
             };
             let waits = matches!(kind, KindName::Memory | KindName::Log) || *wait_when_lost;
-            create(
-                cluster,
-                (name, kind),
-                &asked,
-                (*medium, *buckets, waits),
-                out,
-            )
+            let how = (*medium, *buckets, waits);
+            create(cluster, (name, kind), &asked, how, out)
         }
         Pool::Set {
             name,

@@ -363,7 +363,7 @@ impl Running {
             files,
             directory: directory.clone(),
             witness,
-            late: DownNodes::beside_unopened(config),
+            late: DownNodes::beside_unopened(config.unflushed_wait_ms.0),
             door: doors.resp,
             nbd: doors.nbd,
             nbd_address: doors.nbd_address,

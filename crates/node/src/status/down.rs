@@ -8,7 +8,6 @@ use staves_model::planner::GIVE_UP_AFTER;
 use staves_model::{ClusterMap, Incarnation, NodeId, NodeState};
 
 use super::{SilentNode, StatusReport, UnopenedGroups};
-use crate::config::Config;
 
 /// The nodes that are down, and since when. A new leader of the directory waits anew.
 #[derive(Debug, Default)]
@@ -21,10 +20,10 @@ pub(crate) struct DownNodes {
 }
 
 impl DownNodes {
-    /// No group and no node is late. Each that will be down is waited for as long as the configuration says.
-    pub(crate) fn beside_unopened(config: &Config) -> Mutex<(UnopenedGroups, DownNodes)> {
+    /// No group and no node is late. Each that will be down is waited for so many milliseconds.
+    pub(crate) fn beside_unopened(wait_ms: u64) -> Mutex<(UnopenedGroups, DownNodes)> {
         let down = DownNodes {
-            wait_ms: config.unflushed_wait_ms.0,
+            wait_ms,
             ..DownNodes::default()
         };
         Mutex::new((UnopenedGroups::default(), down))
