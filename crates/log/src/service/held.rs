@@ -51,11 +51,16 @@ impl HeldData {
     fn put(&mut self, records: &Records, held: HeldBytes) -> Vec<DataPlace> {
         self.last += 1;
         self.all.insert(self.last, held);
-        let mut at = self.last << OFFSET_BITS;
+        let begin = self.last << OFFSET_BITS;
+        let mut at = begin;
         let place = |len: &u32| {
-            let place = DataPlace { at, bytes: *len };
+            // Behind the last byte of the longest data the next number begins: a record without bytes is there of this one all the same.
+            let at_begin = if *len == 0 { begin } else { at };
             at += u64::from(*len);
-            place
+            DataPlace {
+                at: at_begin,
+                bytes: *len,
+            }
         };
         records.lens.iter().map(place).collect()
     }
@@ -85,5 +90,24 @@ impl HeldData {
     pub fn to_come(&self) -> (u64, u64) {
         let frames = self.all.len() as u64 * ENTRY_BYTES;
         (self.bytes + self.bytes / 8, frames)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{DATA_BYTES_MAX, data_of};
+
+    /// Regression: the place of a record without bytes behind the longest data was that of the next append, and went with it.
+    #[test]
+    fn every_record_is_in_the_data_of_its_own_append() {
+        let mut held = HeldData::default();
+        let records = Records {
+            lens: vec![DATA_BYTES_MAX as u32, 0],
+            bytes: vec![7; DATA_BYTES_MAX].into(),
+        };
+        let places = held.keep(&records);
+        let numbers: Vec<u64> = places.iter().map(data_of).collect();
+        assert_eq!(numbers, [1, 1]);
     }
 }
