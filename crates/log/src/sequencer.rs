@@ -14,6 +14,8 @@ mod rebuild;
 mod seat;
 mod timers;
 
+use std::time::Duration;
+
 use staves_model::Time;
 
 use crate::message::{
@@ -28,6 +30,9 @@ use rebuild::SealRound;
 
 pub use limits::SequencerLimits;
 pub use seat::SequencerSeat;
+
+/// A look whether the log is still there is repeated after this time at the earliest.
+const VIEWED_AGAIN: Duration = Duration::from_millis(500);
 
 /// The input of a step.
 #[derive(Clone, Debug)]
@@ -73,6 +78,8 @@ pub struct Sequencer {
     term: Term,
     phase: Phase,
     called: Time,
+    /// The last look whether the log is still there.
+    viewed: Time,
     unclaimed: u64,
 }
 
@@ -95,6 +102,7 @@ impl Sequencer {
             term,
             phase: Phase::Sealing(round),
             called: now,
+            viewed: now,
             unclaimed: 0,
         };
         sequencer.call(now, out);
@@ -254,7 +262,19 @@ impl Sequencer {
                 self.page_written(now, page, out);
             }
             UnitAnswer::Trimmed { position } => self.unit_trimmed(unit, position),
+            UnitAnswer::NotSealed { .. } => self.look_for_log(now, out),
             _ => {}
+        }
+    }
+
+    /// A unit that was sealed knows nothing of the log: it was deleted, most likely, and the home says so.
+    fn look_for_log(&mut self, now: Time, out: &mut SequencerEffects) {
+        let is_active = matches!(self.phase, Phase::Active(_));
+        if is_active && now.since(self.viewed) >= VIEWED_AGAIN {
+            self.viewed = now;
+            out.home.push(RecordRequest::View {
+                name: self.record.name.clone(),
+            });
         }
     }
 

@@ -319,3 +319,21 @@ fn a_seat_begins_a_term_once() {
     other.lead(now, committed(AppendMode::Bind), limits(), &mut out);
     assert!(other.machine().is_none(), "it was another life's");
 }
+
+/// Regression: the bindings of a log that was deleted were sent again for ever.
+#[test]
+fn a_sequencer_whose_unit_knows_nothing_of_the_log_asks_its_home() {
+    let mut test = TestSequencer::active(AppendMode::Bind);
+    test.seq(1, UNITS[0]);
+    test.wait(600_000);
+    test.out.home.clear();
+    for _ in 0..3 {
+        test.unit(UNITS[0], UnitAnswer::NotSealed { term: Term(0) });
+    }
+    let name = "a".to_owned();
+    assert_eq!(test.out.home, [RecordRequest::View { name }]);
+    let gone = RecordReply::Refused(RecordRefusal::NotFound);
+    let event = SequencerEvent::Home(gone);
+    test.machine.step(test.now, event, &mut test.out);
+    assert!(test.machine.is_deposed());
+}
