@@ -94,7 +94,7 @@ impl<S: Service> Bucket<S> {
 
     /// Bytes of the values of answers that wait here.
     pub fn waiting_bytes(&self) -> usize {
-        self.context.waiters.bytes()
+        self.context.waiting_bytes()
     }
 
     /// Operations among them that could not begin yet.

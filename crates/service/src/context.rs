@@ -252,7 +252,10 @@ impl BucketContext {
         answer: Answer,
         read: bool,
     ) -> Result<Option<Answer>, Refused> {
-        let may_leave = !read || self.may_answer_flush(now);
+        let may_leave = match read {
+            true => self.may_answer_flush(now),
+            false => !self.member.lacks_copies(),
+        };
         if seq <= self.member.flushed() && may_leave && self.member.may_answer(now) {
             return Ok(Some(answer));
         }
@@ -305,15 +308,12 @@ impl BucketContext {
         if waiters.len() + syncing.len() == 0 || !member.may_answer(now) {
             return;
         }
-        syncing.pop(
-            member.flushed(),
-            |_| may_flush,
-            |token, answer| {
-                out.answers.push((token, Ok(answer)));
-            },
-        );
-        let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
         let may_write = !member.lacks_copies();
+        let may_leave = |read| if read { may_flush } else { may_write };
+        syncing.pop(member.flushed(), may_leave, |token, answer| {
+            out.answers.push((token, Ok(answer)));
+        });
+        let may_read = member.may_read(now) || planted(Mutant::HeldReadNeedsNoLease);
         let may_leave = |read| if read { may_read } else { may_write };
         waiters.pop(stable, may_leave, |token, answer| {
             out.answers.push((token, Ok(answer)));
@@ -330,9 +330,14 @@ impl BucketContext {
         safe && self.member.may_answer(now)
     }
 
+    /// Bytes of the answers that wait.
+    pub(crate) fn waiting_bytes(&self) -> usize {
+        self.waiters.bytes() + self.syncing.bytes()
+    }
+
     /// True if as many answers wait as may.
     pub(crate) fn is_full(&self) -> bool {
         self.waiters.len() + self.syncing.len() >= self.limits.waiting_max
-            || self.waiters.bytes() >= self.limits.waiting_bytes_max
+            || self.waiting_bytes() >= self.limits.waiting_bytes_max
     }
 }
