@@ -281,6 +281,7 @@ impl Message {
             }
             Message::FileBytes(answer) => answer.bytes.as_ref().map_or(0, Bytes::len),
             Message::FilePut(put) => put.bytes.len(),
+            Message::LogSaid(said) => said.body.len(),
             Message::MapAnswer(answer) => answer.map.as_ref().map_or(0, Bytes::len),
             _ => 0,
         }

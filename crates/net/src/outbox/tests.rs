@@ -15,6 +15,7 @@ use staves_wire::directory::{
 use staves_wire::files::{FileBytes, FileId, FilePut};
 use staves_wire::group::{Batch, GroupEnvelope, GroupMessage};
 use staves_wire::hello::Ping;
+use staves_wire::log::LogSaid;
 use staves_wire::service::{
     Address, Answer, Body, NumberedOp, PoolRef, ServiceAnswers, ServiceRequest,
 };
@@ -128,6 +129,7 @@ fn large_list_of(opcode: Opcode, len: usize) -> Option<Message> {
                 })
                 .collect(),
         }),
+        Opcode::LogSaid => Message::LogSaid(LogSaid { body: bytes }),
         Opcode::FilePut => Message::FilePut(FilePut {
             pool: PoolId(1),
             file: FileId { high: 0, low: 1 },
