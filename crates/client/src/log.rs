@@ -156,12 +156,23 @@ impl Client {
         };
         let record = self.record(pool, name, delete).await?;
         let log = record.view.log;
+        let mut failure = None;
         for unit in record.to_seal() {
             let op = UnitOp::Forget;
             let request = UnitRequest { log, op };
-            calls::ask_unit(self.router(), pool, unit, request, self.deadline()).await?;
+            let deadline = self.deadline();
+            let told = calls::ask_unit(self.router(), pool, unit, request, deadline).await;
+            failure = failure.or(told.err());
         }
-        Ok(())
+        match failure {
+            None => Ok(()),
+            Some(why) => {
+                let text = format!(
+                    "log '{name}' is deleted, and its name free; a unit of it was not told, and keeps its records: {why}"
+                );
+                Err(ClientError::of(ErrorCode::Unreachable, text))
+            }
+        }
     }
 
     /// Opens a log, to append to it and to read it.
@@ -274,6 +285,13 @@ impl LogHandle {
         match self.op(ReadOp::Read(position)).await? {
             ReadResult::Slot(_, SlotAnswer::Data { data, .. }) => Ok(LogSlot::Record(data)),
             ReadResult::Slot(_, SlotAnswer::Trimmed) => Ok(LogSlot::Trimmed),
+            ReadResult::Slot(_, SlotAnswer::Lost) => {
+                let name = &self.name;
+                let text = format!(
+                    "position {position} of log '{name}' is lost: its unit has no copy of it that can be read ('staves status' says more)"
+                );
+                Err(ClientError::of(ErrorCode::Lost, text))
+            }
             ReadResult::Slot(..) => Ok(LogSlot::Junk),
             ReadResult::PastTail(_) => Ok(LogSlot::PastTail),
             other => Err(senseless("a read", &format!("{other:?}"))),
@@ -294,7 +312,7 @@ impl LogHandle {
             ReadResult::Trimmed => Ok(()),
             ReadResult::TrimPastDecided => {
                 let text = format!(
-                    "log '{}' cannot be trimmed up to {position}: not everything below is decided; 'staves log tail {}' says where it ends",
+                    "log '{}' cannot be trimmed up to {position}: that is past its tail, or not everything below is decided; 'staves log tail {}' says where it ends",
                     self.name, self.name
                 );
                 Err(ClientError::of(ErrorCode::Refused, text))

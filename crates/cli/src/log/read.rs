@@ -83,7 +83,10 @@ pub fn read(
             LogSlot::PastTail => {
                 next = position;
                 reads.clear();
-                session.runtime.block_on(tokio::time::sleep(FOLLOW));
+                // The timer is the runtime's, and is made in it.
+                session
+                    .runtime
+                    .block_on(async { tokio::time::sleep(FOLLOW).await });
             }
         }
     }

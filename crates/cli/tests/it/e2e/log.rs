@@ -27,13 +27,13 @@ fn make_pool(cluster: &Cluster, medium: &str) {
     assert_eq!(made.code, Some(0), "{}", made.stderr);
 }
 
-/// Each has one clear error. The log has three records.
+/// Each has one clear error. The log has four records.
 fn wrong_requests(cluster: &Cluster) {
     let unknown = cluster.no_log(&["read", "others"], "");
     assert!(unknown.contains("no log 'others'"), "{unknown}");
     let past = cluster.no_log(&["read", "events", "--from", "9"], "");
     assert!(
-        past.contains("past its tail, 3") && past.contains("--follow"),
+        past.contains("past its tail, 4") && past.contains("--follow"),
         "{past}"
     );
     let long = cluster.no_log(&["create", &"x".repeat(256)], "");
@@ -85,12 +85,21 @@ fn records_go_in_and_come_out_in_order() {
         "",
     );
     assert_eq!(one.trim_end(), r#"{"position":1,"value":"b"}"#);
+    // Past the tail, and beyond it once somebody appends.
+    let follow = ["read", "events", "--follow", "--from", "2", "--count", "2"];
+    let followed = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| cluster.log(1, &follow, ""));
+        std::thread::sleep(std::time::Duration::from_millis(500));
+        assert_eq!(cluster.log(0, &["append", "events"], "d\n"), "3\n");
+        reader.join().expect("it ends")
+    });
+    assert_eq!(followed, "c\nd\n");
     wrong_requests(&cluster);
 
     cluster.log(0, &["trim", "events", "--to", "1"], "");
     let trimmed = cluster.no_log(&["read", "events", "--from", "0"], "");
     assert!(trimmed.contains("is trimmed: read from 1 on"), "{trimmed}");
-    assert_eq!(cluster.log(0, &["read", "events"], ""), "b\nc\n");
+    assert_eq!(cluster.log(0, &["read", "events"], ""), "b\nc\nd\n");
     let list = cluster.log(0, &["list", "-o", "json"], "");
     let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
     assert_eq!(
