@@ -180,7 +180,7 @@ fn make<'a>(
         chosen.set_read_only();
     }
     let is_read_only = chosen.is_read_only();
-    let follows = !stat.is_writeback || is_read_only;
+    let follows = !stat.is_writeback && !stat.is_shared || is_read_only;
     let kernel = NbdKernel::open()?;
     let new = NewDevice {
         number: options.device.is_some().then_some(wanted),
@@ -204,6 +204,7 @@ fn make<'a>(
         size_bytes: chosen.size_bytes,
         is_read_only,
         follows,
+        session: stat.session,
         door: door.clone(),
         are_given: !options.node.is_empty(),
         socket: chosen.socket,
@@ -226,7 +227,7 @@ impl Attached {
                 LOST_MAX.as_secs()
             ),
             false => {
-                "the device fails, since what was not flushed may be gone (write-back)".to_owned()
+                "the device fails, since what was not flushed may be gone (write-back), or what was sent may land late (shared)".to_owned()
             }
         };
         let how = if self.read_only { " to read only" } else { "" };
@@ -305,6 +306,12 @@ fn stop(machine: &NbdMachine, path: &str, out: Format) -> anyhow::Result<()> {
     if let Some(folder) = device.mounted_on() {
         bail!("{path} is mounted on {folder}: run 'umount {folder}' first");
     }
+    let users = device.used_by();
+    ensure!(
+        users.is_empty(),
+        "{path} is in use by {}: take it out of that first",
+        users.join(", ")
+    );
     let kernel = NbdKernel::open()?;
     device.end_holder();
     kernel.disconnect(device.number)?;

@@ -1,9 +1,10 @@
 //! The process that keeps a block device connected: when its node ends, it gives the kernel a connection to another one.
 //!
-//! What had no answer the kernel sends again there. That is right for a volume whose writes are answered once disks have them: the new
-//! connection begins a new session, which every bucket knows before its first write is answered, so nothing of the old one takes effect
-//! after that. With write-back it would not be: what was answered and not flushed may be gone with the node, and the machine would hear of
-//! it by no error. So such a device is not connected anew: it fails.
+//! What had no answer the kernel sends again there. That is right for a volume with one writer whose writes are answered once disks have
+//! them: the new connection begins a new session, which every bucket knows before its first write is answered, so nothing of the old one
+//! takes effect after that. With write-back what was answered and not flushed may be gone with the node, and the machine would hear of it by
+//! no error; a shared volume's session goes on while others have doors, and what the old connection had sent may land late; and where
+//! another client has had the volume meanwhile, the machine's memory of it is old. Such devices are not connected anew: they fail.
 
 use std::fs;
 use std::net::TcpStream;
@@ -14,6 +15,7 @@ use anyhow::bail;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::output;
+use staves_client::VolumeStat;
 use staves_model::RegionId;
 use staves_node::config::Endpoint;
 
@@ -30,6 +32,8 @@ const LOOK: Timespec = Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
+/// The pause between two looks at the volume's session.
+const SESSION_LOOK: Duration = Duration::from_secs(1);
 /// The pause between two rounds over the nodes.
 const ROUND: Duration = Duration::from_millis(250);
 
@@ -49,6 +53,8 @@ pub(super) struct Holder<'a> {
     pub(super) is_read_only: bool,
     /// It is connected anew.
     pub(super) follows: bool,
+    /// The volume's session when it was last looked at: this device's, once that has written.
+    pub(super) session: u64,
     /// The doors that are tried, those of the nodes that were up lately.
     pub(super) doors: Vec<Endpoint>,
     /// They were given, and stay.
@@ -65,7 +71,12 @@ impl Holder<'_> {
     /// # Errors
     /// No node could be connected to in time: the device has failed.
     pub(super) fn hold(mut self) -> anyhow::Result<()> {
+        let mut looked = Instant::now();
         loop {
+            if self.follows && !self.is_read_only && looked.elapsed() >= SESSION_LOOK {
+                self.look_at_session();
+                looked = Instant::now();
+            }
             let mut ended = [PollFd::new(&self.socket, PollFlags::RDHUP)];
             let has_ended = poll(&mut ended, Some(&LOOK)).is_ok_and(|n| n > 0);
             if has_ended {
@@ -98,7 +109,7 @@ impl Holder<'_> {
         if !self.follows {
             let _ = self.kernel.disconnect(self.number);
             let text = format!(
-                "{path}: the connection through {} has ended, and with it what was written to '{name}' and not flushed may be gone: the device has failed",
+                "{path}: the connection through {} has ended, and nobody can say what became of all that was written to '{name}' (write-back, or shared): the device has failed",
                 self.door
             );
             note(&text);
@@ -136,6 +147,21 @@ impl Holder<'_> {
         bail!(text)
     }
 
+    /// Where no node answers, what was seen last stays.
+    fn look_at_session(&mut self) {
+        self.cluster.begin_again();
+        if let Ok(stat) = self.cluster.wait(self.cluster.client.volume(&self.name)) {
+            self.session = stat.session;
+        }
+    }
+
+    /// True if nobody else can have written since the connection was there: no session began, or the last one was this connection's.
+    fn is_alone(&self, stat: &VolumeStat) -> bool {
+        let own = self.socket.local_addr().ok().map(|at| at.to_string());
+        let writer = stat.writer.as_ref().map(|writer| writer.client.as_str());
+        stat.session == self.session || own.is_some() && writer == own.as_deref()
+    }
+
     fn connect_through(&mut self, door: &Endpoint) -> anyhow::Result<()> {
         let chosen = negotiate(door, &self.name)?;
         self.check(&chosen)?;
@@ -151,7 +177,10 @@ impl Holder<'_> {
             bail!("another client has the volume");
         }
         self.cluster.begin_again();
-        self.cluster.wait(self.cluster.client.volume(&self.name))?;
+        let stat = self.cluster.wait(self.cluster.client.volume(&self.name))?;
+        if !self.is_read_only && !self.is_alone(&stat) {
+            bail!("another client has had the volume meanwhile");
+        }
         let volume = region_of(self.cluster, &self.name)?;
         if volume != self.volume || chosen.size_bytes < self.size_bytes {
             bail!("that is another volume of this name");

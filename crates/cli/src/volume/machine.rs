@@ -127,6 +127,15 @@ impl NbdDevice<'_> {
         self.size_bytes() == 0 && self.pid().is_none()
     }
 
+    /// Devices that are made of it (LVM, dm, md).
+    pub(super) fn used_by(&self) -> Vec<String> {
+        let holders = fs::read_dir(self.sysfs().join("holders"));
+        let names = holders.into_iter().flatten().flatten();
+        names
+            .filter_map(|e| e.file_name().into_string().ok())
+            .collect()
+    }
+
     /// The folder on which it, or a partition of it, is mounted.
     pub(super) fn mounted_on(&self) -> Option<String> {
         let mounts = fs::read_to_string(self.machine.root.join("proc/self/mounts")).ok()?;
@@ -154,8 +163,10 @@ impl NbdDevice<'_> {
             return;
         };
         let process = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        let name = fs::read_to_string(process.join("comm")).unwrap_or_default();
-        if name.trim() == "staves" && kill_process(pid, Signal::TERM).is_ok() {
+        // The number may be another program's by now.
+        let args = fs::read(process.join("cmdline")).unwrap_or_default();
+        let mut args = args.split(|byte| *byte == 0);
+        if args.any(|arg| arg == b"attach") && kill_process(pid, Signal::TERM).is_ok() {
             until(|| !process.exists());
         }
     }
