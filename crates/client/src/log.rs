@@ -285,13 +285,7 @@ impl LogHandle {
         match self.op(ReadOp::Read(position)).await? {
             ReadResult::Slot(_, SlotAnswer::Data { data, .. }) => Ok(LogSlot::Record(data)),
             ReadResult::Slot(_, SlotAnswer::Trimmed) => Ok(LogSlot::Trimmed),
-            ReadResult::Slot(_, SlotAnswer::Lost) => {
-                let name = &self.name;
-                let text = format!(
-                    "position {position} of log '{name}' is lost: its unit has no copy of it that can be read ('staves status' says more)"
-                );
-                Err(ClientError::of(ErrorCode::Lost, text))
-            }
+            ReadResult::Slot(_, SlotAnswer::Lost) => Err(calls::lost(&self.name, position)),
             ReadResult::Slot(..) => Ok(LogSlot::Junk),
             ReadResult::PastTail(_) => Ok(LogSlot::PastTail),
             other => Err(senseless("a read", &format!("{other:?}"))),

@@ -147,7 +147,7 @@ impl Holder<'_> {
         bail!(text)
     }
 
-    /// Where no node answers, what was seen last stays.
+    /// Looks at the session anew. If no node answers, what was seen last stays.
     fn look_at_session(&mut self) {
         self.cluster.begin_again();
         if let Ok(stat) = self.cluster.wait(self.cluster.client.volume(&self.name)) {

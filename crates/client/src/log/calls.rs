@@ -113,3 +113,11 @@ fn garbled(error: &staves_wire::DecodeError) -> ClientError {
     let text = format!("an answer of a log's unit does not decode: {error}");
     ClientError::of(ErrorCode::Internal, text)
 }
+
+/// The error of a record that its unit has lost.
+pub(super) fn lost(name: &str, position: u64) -> ClientError {
+    let text = format!(
+        "position {position} of log '{name}' is lost: its unit has no copy of it that can be read ('staves status' says more)"
+    );
+    ClientError::of(ErrorCode::Lost, text)
+}
