@@ -1,6 +1,6 @@
 //! The process that keeps a block device connected: when its node ends, it gives the kernel a connection to another one.
 //!
-//! What had no answer the kernel sends again there. That is right for a volume with one writer whose writes are answered once disks have
+//! The kernel sends again there whatever had no answer. That is right for a volume with one writer whose writes are answered once disks have
 //! them: the new connection begins a new session, which every bucket knows before its first write is answered, so nothing of the old one
 //! takes effect after that. With write-back what was answered and not flushed may be gone with the node, and the machine would hear of it by
 //! no error; a shared volume's session goes on while others have doors, and what the old connection had sent may land late; and where

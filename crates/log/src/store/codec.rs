@@ -1,6 +1,6 @@
 //! The bytes of entries in a unit's pages: little-endian numbers, one behind the other. Messages have an encoding of their own, with bounds that pages do not know.
 //!
-//! What is read is checked as it is read.
+//! Everything is checked as it is read.
 
 mod values;
 
