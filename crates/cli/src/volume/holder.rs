@@ -11,7 +11,7 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::output;
@@ -65,6 +65,11 @@ pub(super) struct Holder<'a> {
     pub(super) socket: TcpStream,
 }
 
+/// The reason why a device can not go on through any node, now or later.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NeverAgain(&'static str);
+
 impl Holder<'_> {
     /// Keeps the device connected until it is detached.
     ///
@@ -107,13 +112,10 @@ impl Holder<'_> {
     fn connect_anew(&mut self) -> anyhow::Result<bool> {
         let (path, name) = (self.path(), self.name.clone());
         if !self.follows {
-            let _ = self.kernel.disconnect(self.number);
-            let text = format!(
-                "{path}: the connection through {} has ended, and nobody can say what became of all that was written to '{name}' (write-back, or shared): the device has failed",
+            return Err(self.fail(&format!(
+                "the connection through {} has ended, and nobody can say what became of all that was written to '{name}' (write-back, or shared)",
                 self.door
-            );
-            note(&text);
-            bail!(text);
+            )));
         }
         note(&format!(
             "{path}: the connection through {} has ended; requests wait for another node",
@@ -131,20 +133,28 @@ impl Holder<'_> {
                         note(&format!("{path}: goes on through {door}"));
                         return Ok(true);
                     }
+                    Err(error) if error.is::<NeverAgain>() => {
+                        return Err(self.fail(&format!("{error}")));
+                    }
                     Err(error) => last = Some(format!("{door}: {error:#}")),
                 }
             }
             self.look_for_doors();
             std::thread::sleep(ROUND);
         }
-        let _ = self.kernel.disconnect(self.number);
-        let text = format!(
-            "{path}: no node has taken a connection to '{name}' for {} s, and the device has failed ({})",
+        Err(self.fail(&format!(
+            "no node has taken a connection to '{name}' for {} s ({})",
             LOST_MAX.as_secs(),
             last.unwrap_or_default()
-        );
+        )))
+    }
+
+    /// Ends the device: its requests fail. The error that says why, which the kernel's log has too.
+    fn fail(&self, why: &str) -> anyhow::Error {
+        let _ = self.kernel.disconnect(self.number);
+        let text = format!("{}: {why}: the device has failed", self.path());
         note(&text);
-        bail!(text)
+        anyhow!(text)
     }
 
     /// Looks at the session anew. If no node answers, what was seen last stays.
@@ -179,11 +189,11 @@ impl Holder<'_> {
         self.cluster.begin_again();
         let stat = self.cluster.wait(self.cluster.client.volume(&self.name))?;
         if !self.is_read_only && !self.is_alone(&stat) {
-            bail!("another client has had the volume meanwhile");
+            bail!(NeverAgain("another client has had the volume meanwhile"));
         }
         let volume = region_of(self.cluster, &self.name)?;
         if volume != self.volume || chosen.size_bytes < self.size_bytes {
-            bail!("that is another volume of this name");
+            bail!(NeverAgain("that is another volume of this name"));
         }
         Ok(())
     }

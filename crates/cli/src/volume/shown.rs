@@ -150,6 +150,14 @@ fn state(row: &ShownVolume) -> String {
     }
 }
 
+fn can_grow_to(stat: &VolumeStat) -> String {
+    let kind = stat.image.map(|image| image.kind);
+    match kind == Some(ImageKind::Snapshot) {
+        true => "nothing: a snapshot stays as it is".into(),
+        false => bytes(stat.region.capacity_bytes),
+    }
+}
+
 fn copied(stat: &VolumeStat) -> String {
     let at = stat.image.and_then(|image| {
         let at = chrono::DateTime::from_timestamp_millis(image.at_ms as i64)?;
@@ -175,7 +183,7 @@ pub(super) fn described(row: &ShownVolume) -> String {
                 count(region.size_bytes, "byte")
             ),
         ),
-        ("can grow to, with its groups", bytes(region.capacity_bytes)),
+        ("can grow to, with its groups", can_grow_to(stat)),
         ("data buckets", memory::buckets(region)),
         ("limit", limit(stat, "none")),
         ("writes are answered", answered(stat).into()),

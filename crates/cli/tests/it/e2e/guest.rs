@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Child;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal};
 use staves_testkit::wait_until;
 
 use self::machine::{Guest, GuestNet, HOST, Kernel};
@@ -43,6 +44,16 @@ echo kill
 sleep 1
 dd if=/tmp/b of=/dev/nbd0 bs=64k oflag=direct 2>/dev/null; echo "wrote $?"
 dmesg | grep staves:
+while [ "$(staves node list | grep -c ' up ')" != 3 ]; do sleep 1; done
+attach disk
+attach both
+write() { dd if=/tmp/b of=$1 bs=64k oflag=direct 2>/dev/null; echo "wrote $?"; }
+write /dev/nbd0
+write /dev/nbd1
+echo hang
+write /dev/nbd0
+write /dev/nbd1
+dmesg | grep staves:
 "#;
 
 /// Nodes in the guest's network, killed when dropped.
@@ -61,7 +72,8 @@ impl Nodes<'_> {
             folder,
         };
         for node in 0..3 {
-            nodes.add(node);
+            let child = nodes.start_node(node);
+            nodes.children.push(child);
         }
         wait_until("all nodes are up", || {
             let list = nodes.run(&["node", "list"]);
@@ -71,6 +83,7 @@ impl Nodes<'_> {
             "pool create vols --kind memory --medium disk --scheme 1+1 --memory 256MiB",
             "volume create disk --size 64MiB --pool vols",
             "volume create back --size 16MiB --pool vols --cache writeback",
+            "volume create both --size 16MiB --pool vols --shared",
         ] {
             let args: Vec<&str> = args.split(' ').collect();
             wait_until("it is made", || nodes.run(&args).is_some());
@@ -78,7 +91,7 @@ impl Nodes<'_> {
         nodes
     }
 
-    fn add(&mut self, node: usize) {
+    fn start_node(&self, node: usize) -> Child {
         let mut command = self.net.command(PROGRAM);
         command.args(["up", "--memory", "64MiB", "--disk", "384MiB", "--data"]);
         command.arg(self.folder.path().join(node.to_string()));
@@ -95,8 +108,7 @@ impl Nodes<'_> {
         }
         let log = std::fs::File::create(self.folder.path().join(format!("{node}.log")));
         command.stderr(log.expect("a file"));
-        let child = command.spawn().expect("a node starts");
-        self.children.push(child);
+        command.spawn().expect("a node starts")
     }
 
     /// Runs a command of the program; what it said if it went well.
@@ -111,14 +123,31 @@ impl Nodes<'_> {
 
     /// Kills the node with this NBD door.
     fn kill(&mut self, door: &str) {
-        let port: usize = door
-            .rsplit(':')
-            .next()
-            .and_then(|p| p.parse().ok())
-            .expect("a port");
-        let child = &mut self.children[(port - 10809) / 100];
+        let child = &mut self.children[node_of(door)];
         child.kill().expect("it lives");
         child.wait().expect("it ends");
+    }
+
+    /// Starts the node with this NBD door again.
+    fn start_again(&mut self, door: &str) {
+        let child = self.start_node(node_of(door));
+        self.children[node_of(door)] = child;
+    }
+
+    /// Holds the node with this NBD door: its connections stay, and say nothing.
+    fn hold(&self, door: &str) {
+        let pid = Pid::from_child(&self.children[node_of(door)]);
+        rustix::process::kill_process(pid, Signal::STOP).expect("it lives");
+    }
+
+    /// Another client writes to a volume, through another door. True if it could.
+    fn others_write(&self, but: &str, volume: &str) -> bool {
+        let mut doors = (0..3).map(|node| format!("{HOST}:{}", 10809 + 100 * node));
+        let door = doors.find(|door| door != but).expect("another door");
+        let mut command = self.net.command("qemu-io");
+        command.args(["-f", "raw", "-c", "write -f -P 7 0 4k"]);
+        let ran = command.arg(format!("nbd://{door}/{volume}")).output();
+        ran.expect("qemu-io runs").status.success()
     }
 }
 
@@ -135,6 +164,12 @@ fn cluster() -> String {
     [0, 1, 2]
         .map(|node| format!("{HOST}:{}", 1600 + 100 * node))
         .join(",")
+}
+
+fn node_of(door: &str) -> usize {
+    let port = door.rsplit(':').next();
+    let port: usize = port.and_then(|p| p.parse().ok()).expect("a port");
+    (port - 10809) / 100
 }
 
 /// The door that a device was attached through; its number must be this.
@@ -194,10 +229,33 @@ fn b8_a_machines_block_device_goes_on_through_another_node_when_its_own_is_kille
     guest.until("kill");
     nodes.kill(&second);
     assert_eq!(guest.until("wrote"), "1", "{}", guest.said);
+    nodes.start_again(&first);
+    nodes.start_again(&second);
+    nobody_goes_on_where_others_may_have_written(&mut nodes, &mut guest);
+}
+
+/// One device's volume is written by another client while its node hangs, the other's volume is shared: both fail once the node is gone.
+fn nobody_goes_on_where_others_may_have_written(nodes: &mut Nodes<'_>, guest: &mut Guest) {
+    let third = door(&guest.until("attached"), 0);
+    assert_eq!(door(&guest.until("attached"), 1), third);
+    assert_eq!(guest.until("wrote"), "0", "{}", guest.said);
+    assert_eq!(guest.until("wrote"), "0", "{}", guest.said);
+    guest.until("hang");
+    nodes.hold(&third);
+    wait_until("another client has the volume", || {
+        nodes.others_write(&third, "disk")
+    });
+    nodes.kill(&third);
+    let wrote = [guest.until("wrote"), guest.until("wrote")];
+    assert_eq!(wrote, ["1", "1"], "{}", guest.said);
     guest.until("done");
+    let said = &guest.said;
     assert!(
-        guest.said.contains("the device has failed"),
-        "{}",
-        guest.said
+        said.contains("another client has had the volume meanwhile: the device has failed"),
+        "{said}"
+    );
+    assert!(
+        said.contains("(write-back, or shared): the device has failed"),
+        "{said}"
     );
 }

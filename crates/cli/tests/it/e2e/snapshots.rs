@@ -158,6 +158,8 @@ fn a_clone_goes_its_own_way_and_outlives_what_it_was_copied_from() {
     let mut disk = connect(ports[0], "disk");
     disk.write(CHUNK / 2, &pattern(1)).expect("written");
     done(&cluster, 1, &["volume", "snapshot", "disk@monday"]);
+    let shown = done(&cluster, 2, &["volume", "show", "disk@monday"]);
+    assert!(shown.contains("nothing: a snapshot stays"), "{shown}");
     disk.write(CHUNK / 2 + 100, b"changed")
         .expect("the session goes on");
     disk.trim(2 * CHUNK, CHUNK as u32).expect("trimmed");
