@@ -25,9 +25,10 @@ pub enum PoolRefusal {
     },
     #[error(
         "pool '{pool}' cannot do with {} of each node: {of_each} of its members lie on each of {nodes} nodes and take \
-         {} each from the start; give it {} or more{}",
+         {} each {}; give it {} or more{}",
         with_unit(*budget),
-        with_unit(EXTENT_BYTES as u64),
+        with_unit(*each),
+        if *each > EXTENT_BYTES as u64 { "as soon as they are used" } else { "from the start" },
         with_unit(*least),
         if *is_new { ", or fewer buckets" } else { "" }
     )]
@@ -36,6 +37,7 @@ pub enum PoolRefusal {
         budget: u64,
         of_each: usize,
         nodes: usize,
+        each: u64,
         least: u64,
         is_new: bool,
     },
@@ -53,10 +55,14 @@ pub enum PoolRefusal {
         others: usize,
     },
     #[error(
-        "pool '{pool}' cannot have the scheme {scheme}: a key-value pool keeps whole copies, so give it 1+k, for \
+        "pool '{pool}' cannot have the scheme {scheme}: {what} keeps whole copies, so give it 1+k, for \
          example 1+2"
     )]
-    CacheNeedsCopies { pool: String, scheme: Scheme },
+    CacheNeedsCopies {
+        pool: String,
+        scheme: Scheme,
+        what: &'static str,
+    },
     #[error(
         "pool '{pool}' cannot have the scheme {scheme}: files come from their source again, so that a files pool has none"
     )]
@@ -79,6 +85,8 @@ const CACHE_BUCKETS: u32 = 64;
 const LOG_UNITS: u32 = 8;
 /// Buckets of a new files pool for which none were asked: a small multiple of the nodes that there may be.
 const FILES_BUCKETS: u32 = 1024;
+/// Bytes that a unit of logs takes on each of its members with its first records: what it keeps for trims and for the next appends included.
+pub const LOG_UNIT_BYTES: u64 = 8 * EXTENT_BYTES as u64;
 /// The scheme of a new pool for which none was asked.
 const SCHEME: Scheme = Scheme { m: 1, k: 2 };
 
@@ -159,19 +167,34 @@ pub fn check_change(map: &ClusterMap, change: &Change) -> Result<(), PoolRefusal
     }
     let nodes = map.nodes.len().max(1);
     let of_each = (buckets * scheme.width().min(nodes)).div_ceil(nodes);
-    let least = of_each as u64 * EXTENT_BYTES as u64;
     let row = kind.row();
+    let is_of_logs = row.service == Some(ServiceId::LOG);
+    let each = if is_of_logs {
+        LOG_UNIT_BYTES
+    } else {
+        EXTENT_BYTES as u64
+    };
+    let least = of_each as u64 * each;
     match budget {
-        // Each bucket takes an extent from the start: below that nothing could ever be written.
+        // Each bucket takes so much from the start: below that nothing could ever be written.
         Some(budget) if row.has_slots && budget < least => Err(PoolRefusal::BelowItsBuckets {
             pool,
             budget,
             of_each,
             nodes,
+            each,
             least,
             is_new,
         }),
-        _ if row.has_slots && scheme.m != 1 => Err(PoolRefusal::CacheNeedsCopies { pool, scheme }),
+        _ if row.has_slots && scheme.m != 1 => Err(PoolRefusal::CacheNeedsCopies {
+            pool,
+            scheme,
+            what: if is_of_logs {
+                "a pool of logs"
+            } else {
+                "a key-value pool"
+            },
+        }),
         _ if row.service.is_none() && scheme != Scheme::NONE => {
             Err(PoolRefusal::FilesHaveNoScheme { pool, scheme })
         }

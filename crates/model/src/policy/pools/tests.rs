@@ -47,6 +47,45 @@ fn a_cache_pool_keeps_whole_copies() {
     );
 }
 
+fn create_log_pool(scheme: &str, budget: u64) -> Change {
+    let mut pool = create_pool("l", scheme, 8, false);
+    if let Change::CreatePool {
+        kind,
+        node_budget_bytes,
+        ..
+    } = &mut pool
+    {
+        (*kind, *node_budget_bytes) = (PoolKind::Slots(ServiceId::LOG), budget);
+    }
+    pool
+}
+
+/// Regression: a pool of logs of 4 MiB was made, and its units had no room for a record.
+#[test]
+fn a_pool_of_logs_has_room_for_each_unit() {
+    let mut map = cluster(2);
+    let least = 8 * LOG_UNIT_BYTES;
+    assert_eq!(check_change(&map, &create_log_pool("1+1", least)), Ok(()));
+    let refusal = text(&map, &create_log_pool("1+1", 4 * MIB));
+    let says = "8 of its members lie on each of 2 nodes and take 2MiB each as soon as they are used; give it 16MiB or more, or fewer buckets";
+    assert!(refusal.contains(says), "{refusal}");
+    map.apply(None, &create_log_pool("1+1", least))
+        .expect("a pool");
+    let less = Change::SetPool {
+        name: "l".into(),
+        scheme: None,
+        node_budget_bytes: Some(4 * MIB),
+    };
+    let refusal = text(&map, &less);
+    assert!(refusal.contains("give it 16MiB or more"), "{refusal}");
+    // Regression: it was called a key-value pool.
+    let refusal = text(&map, &create_log_pool("2+1", 1 << 30));
+    assert!(
+        refusal.contains("a pool of logs keeps whole copies"),
+        "{refusal}"
+    );
+}
+
 /// Regression: m + k was taken for k, and memory pools with more than 16 members were rejected.
 #[test]
 fn a_memory_pool_may_have_any_scheme() {
