@@ -8,6 +8,12 @@ use staves_model::{ClientId, GroupId, Incarnation, NodeId};
 
 /// Most bytes of a log's name.
 pub const NAME_BYTES_MAX: usize = 255;
+
+/// True if a log may have the name: 1 to [`NAME_BYTES_MAX`] bytes, and no character that would end a line or rule a terminal.
+pub fn is_name(name: &str) -> bool {
+    let ends_line = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.chars().any(ends_line)
+}
 /// Most tags of a record, and of a batch.
 pub const TAGS_MAX: usize = 8;
 /// The earlier positions of a tag that a record names.

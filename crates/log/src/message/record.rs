@@ -96,7 +96,7 @@ pub enum RecordRefusal {
     Moved(Box<LogRecord>),
     /// The name or an option is out of bounds.
     #[error(
-        "a log's name has 1 to 255 bytes, a map page 1 to 65,536 positions, and a reader's wait is no longer than the other"
+        "a log's name has 1 to 255 bytes and no control characters, a map page 1 to 65,536 positions, and a reader's wait is no longer than the other"
     )]
     Invalid,
     /// The projection would have no unit, or too many.

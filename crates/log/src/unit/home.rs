@@ -4,8 +4,8 @@ use super::{Delivery, ReplyTo, Unit, UnitEffects};
 use crate::entry::Entry;
 use crate::message::{NAMES_MAX, RecordRefusal, RecordReply, RecordRequest};
 use crate::types::{
-    LogId, LogOptions, LogRecord, NAME_BYTES_MAX, Position, SEGMENT_UNITS_MAX, SEGMENTS_MAX,
-    SequencerId, Term, UnitId,
+    LogId, LogOptions, LogRecord, Position, SEGMENT_UNITS_MAX, SEGMENTS_MAX, SequencerId, Term,
+    UnitId, is_name,
 };
 
 impl Unit {
@@ -83,7 +83,7 @@ impl Unit {
     }
 
     fn create(&self, name: String, options: LogOptions) -> Result<RecordStep, RecordRefusal> {
-        if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !options.is_valid() {
+        if !is_name(&name) || !options.is_valid() {
             return Err(RecordRefusal::Invalid);
         }
         if self.find(&name).is_ok() {

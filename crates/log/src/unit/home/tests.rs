@@ -87,6 +87,27 @@ fn a_record_changes_by_compare_and_set_and_its_number_is_never_used_again() {
     assert!(is_moved(&moved));
 }
 
+/// Regression: a name with a line end was taken, and made two lines of every list.
+#[test]
+fn names_have_no_control_characters() {
+    let mut unit = Unit::new(UnitState::new(GroupId(2)), UnitLimits::default());
+    let refused = RecordReply::Refused(RecordRefusal::Invalid);
+    for name in [
+        "",
+        "a\nb",
+        "\u{1b}[2J",
+        "a\u{2028}b",
+        "\u{9b}1m",
+        &"x".repeat(256),
+    ] {
+        assert_eq!(record(&mut unit, create(name)), refused, "{name:?}");
+    }
+    for name in ["a b", "Grüße", "a/b:c", &"x".repeat(255)] {
+        let made = record(&mut unit, create(name));
+        assert!(matches!(made, RecordReply::Record(_)), "{name:?}");
+    }
+}
+
 #[test]
 fn names_are_listed_in_order_in_parts() {
     let mut unit = Unit::new(UnitState::new(GroupId(2)), UnitLimits::default());
