@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use staves_log::{
-    AppendError, AppendLimits, Appended, Appender, AppenderEffects, AppenderEvent, LogReader,
-    LogRecord, LogView, ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects, ReaderEvent,
-    Records, SequencerId, SequencerReply, SequencerRequest, UnitId, UnitReply, UnitRequest,
+    AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects, AppenderEvent,
+    LogReader, LogRecord, LogView, ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects,
+    ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest, UnitId, UnitOp, UnitReply,
+    UnitRequest,
 };
 use staves_model::{ClientId, PoolId, Time};
 use staves_wire::log::LogAsk;
@@ -37,6 +38,8 @@ enum Heard {
     Unit(Option<u64>, UnitReply),
     Sequencer(Option<u64>, SequencerReply),
     View(Result<Box<LogView>, ClientError>),
+    /// A unit had no room for an append.
+    NoRoom(AppendId, ClientError),
     /// A request found nobody.
     Trouble(ClientError),
 }
@@ -145,6 +148,10 @@ impl Actor {
             Heard::Sequencer(Some(read), reply) => {
                 self.step_reader(ReaderEvent::Sequencer(read, reply));
             }
+            Heard::NoRoom(id, error) => {
+                self.trouble = Some(error);
+                self.step(AppenderEvent::NoRoom(id));
+            }
             Heard::Trouble(error) => {
                 self.wanted = true;
                 self.trouble = Some(error);
@@ -232,11 +239,15 @@ impl Actor {
 
     fn ask_unit(&self, read: Option<u64>, unit: UnitId, request: UnitRequest) {
         let (client, pool, heard) = (self.client.clone(), self.pool, self.heard.0.clone());
+        let append = append_of(&request);
         tokio::spawn(async move {
             let reply = calls::ask_unit(client.router(), pool, unit, request, soon()).await;
-            let _gone = heard.send(match reply {
-                Ok(reply) => Heard::Unit(read, reply),
-                Err(error) => Heard::Trouble(error),
+            let _gone = heard.send(match (reply, append) {
+                (Ok(reply), _) => Heard::Unit(read, reply),
+                (Err(error), Some(id)) if error.code() == ErrorCode::OutOfMemory => {
+                    Heard::NoRoom(id, error)
+                }
+                (Err(error), _) => Heard::Trouble(error),
             });
         });
     }
@@ -288,6 +299,7 @@ impl Actor {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
             AppendError::Timeout => ErrorCode::Deadline,
+            AppendError::NoRoom => ErrorCode::OutOfMemory,
             AppendError::Exhausted | AppendError::Invalid | AppendError::Refused => {
                 ErrorCode::Refused
             }
@@ -305,5 +317,14 @@ impl Actor {
             ReadFailure::Timeout => (ErrorCode::Deadline, self.because()),
         };
         ClientError::of(code, format!("log '{}': {error}{because}", self.name))
+    }
+}
+
+/// The append whose data a request brings.
+fn append_of(request: &UnitRequest) -> Option<AppendId> {
+    match &request.op {
+        UnitOp::Park(park) => Some(park.id),
+        UnitOp::Write { binding, .. } => binding.id,
+        _ => None,
     }
 }

@@ -7,6 +7,9 @@ use crate::message::{SequencerAnswer, TermStart, UnitAnswer};
 use crate::mutant::{LogMutant, planted};
 use crate::types::{AppendId, Binding, Position, UnitId};
 
+/// An append is over after so many refusals for want of room.
+const NO_ROOM_MAX: u32 = 8;
+
 impl Appender {
     pub(super) fn unit_answer(&mut self, now: Time, answer: UnitAnswer, out: &mut AppenderEffects) {
         match answer {
@@ -72,6 +75,25 @@ impl Appender {
             count,
         };
         self.finish(seq, Ok(appended), out);
+    }
+
+    /// Another unit may have room, or this one a little later. One that finds none often is over, if its data is nowhere for certain.
+    pub(super) fn found_no_room(&mut self, now: Time, id: AppendId, out: &mut AppenderEffects) {
+        let Some(seq) = self.own(id) else {
+            return;
+        };
+        let soon = now + self.limits.retry / 4;
+        let Some(append) = self.in_flight.get_mut(&seq) else {
+            return;
+        };
+        append.refused += 1;
+        append.retry_at = append.retry_at.min(soon);
+        if !append.bound {
+            append.unit = None;
+        }
+        if append.is_nowhere() && append.refused >= NO_ROOM_MAX {
+            self.finish(seq, Err(AppendError::NoRoom), out);
+        }
     }
 
     fn refused(&mut self, id: AppendId, out: &mut AppenderEffects) {

@@ -58,6 +58,8 @@ pub enum AppenderEvent {
     Unit(UnitReply),
     /// A reply of a sequencer.
     Sequencer(SequencerReply),
+    /// A unit had no room for the data of an append, and has nothing of that message.
+    NoRoom(AppendId),
     /// The log's open term.
     View(Box<LogView>),
     /// Time has passed.
@@ -109,6 +111,11 @@ pub enum AppendError {
         "no unit acknowledged the append in time: it may be in the log; see that its units and its sequencer are up"
     )]
     Timeout,
+    /// No unit that it was sent to had room for its data: it is not in the log.
+    #[error(
+        "no unit of the log had room for the append, which is not in the log: trim logs ('staves log trim'), delete some, or give their pool more ('staves pool set POOL --memory SIZE')"
+    )]
+    NoRoom,
     /// A unit or sequencer refused it: it is not in the log.
     #[error(
         "the log refused the append as malformed or below its client's mark: use a higher incarnation"
@@ -130,9 +137,20 @@ pub(super) struct InFlightAppend {
     pub token: Option<(TermStart, Binding)>,
     /// The sequencer named the unit: its data goes nowhere else.
     pub bound: bool,
+    /// Messages that brought its data to units.
+    pub sent: u32,
+    /// Those of them that found no room.
+    pub refused: u32,
     pub tries: u32,
     pub retry_at: Time,
     pub give_up_at: Time,
+}
+
+impl InFlightAppend {
+    /// True if every message with its data found no room: no unit has it.
+    pub fn is_nowhere(&self) -> bool {
+        self.sent > 0 && self.sent == self.refused
+    }
 }
 
 /// The appends of one client to one log.
@@ -212,6 +230,7 @@ impl Appender {
                 self.sequencer_answer(now, reply.answer, out);
             }
             AppenderEvent::Unit(_) | AppenderEvent::Sequencer(_) => {}
+            AppenderEvent::NoRoom(id) => self.found_no_room(now, id, out),
             AppenderEvent::View(view) => self.learn_view(now, *view, out),
             AppenderEvent::Tick => self.tick(now, out),
         }
@@ -248,6 +267,8 @@ impl Appender {
             guess: None,
             token: None,
             bound: false,
+            sent: 0,
+            refused: 0,
             tries: 0,
             retry_at: now,
             give_up_at: now + self.limits.deadline,
@@ -276,7 +297,12 @@ impl Appender {
         let over = |append: &InFlightAppend| now >= append.give_up_at;
         let late: Vec<u32> = self.seqs(over);
         for seq in late {
-            self.finish(seq, Err(AppendError::Timeout), out);
+            let append = self.in_flight.get(&seq);
+            let error = match append.is_some_and(InFlightAppend::is_nowhere) {
+                true => AppendError::NoRoom,
+                false => AppendError::Timeout,
+            };
+            self.finish(seq, Err(error), out);
         }
         for seq in self.seqs(|append| now >= append.retry_at) {
             self.send(now, seq, out);

@@ -77,13 +77,14 @@ impl Appender {
     /// The data to the append's unit.
     pub(super) fn send_data(&mut self, _now: Time, seq: u32, out: &mut AppenderEffects) {
         let (id, low) = (self.id(seq), self.low());
-        let Some(append) = self.in_flight.get(&seq) else {
+        let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
         let (Some(unit), Some(sequencer)) = (append.unit, self.view.sequencer) else {
             out.view_wanted = true;
             return;
         };
+        append.sent += 1;
         let park = ParkedAppend {
             id,
             low,
@@ -99,7 +100,7 @@ impl Appender {
     /// The data to the unit of the append's token.
     pub(super) fn send_token_data(&mut self, seq: u32, out: &mut AppenderEffects) {
         let low = self.low();
-        let Some(append) = self.in_flight.get(&seq) else {
+        let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
         let Some((term, binding)) = append.token.clone() else {
@@ -108,6 +109,7 @@ impl Appender {
         let Some(unit) = self.view.projection.owner(binding.position) else {
             return;
         };
+        append.sent += 1;
         let op = UnitOp::Write {
             term,
             binding,
