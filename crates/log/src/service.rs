@@ -20,6 +20,7 @@ mod clock;
 mod held;
 mod room;
 mod run;
+mod stats;
 
 #[cfg(test)]
 mod tests;
@@ -104,6 +105,18 @@ pub struct LogUnit {
 pub struct UnitStats {
     /// Entries that were made.
     pub entries: u64,
+    /// Appends that were made, their records and the bytes of these.
+    pub appends: u64,
+    /// See `appends`.
+    pub records: u64,
+    /// See `appends`.
+    pub record_bytes: u64,
+    /// Positions that were made junk.
+    pub junk: u64,
+    /// Records that were read, and their bytes.
+    pub reads: u64,
+    /// See `reads`.
+    pub read_bytes: u64,
     /// Segments that were cleaned or freed, by deltas.
     pub cleanings: u64,
     /// Checkpoints of logs and of records.
@@ -240,6 +253,10 @@ impl Service for LogUnit {
         too_many.then(|| Answer::error(ErrorCode::TooLarge, text))
     }
 
+    fn answer_bytes(&self, _member: &Member, op: &UnitCall) -> usize {
+        calls::value_bytes(self.role.state(), op)
+    }
+
     fn execute(
         &mut self,
         context: &mut BucketContext,
@@ -339,11 +356,9 @@ impl Service for LogUnit {
     }
 
     fn count(&self, _member: &Member, serving: bool, add: &mut dyn FnMut(&'static str, u64)) {
-        add("log_entries", self.stats.entries);
-        add("log_cleanings", self.stats.cleanings);
-        add("log_checkpoints", self.stats.checkpoints);
-        add("log_refused", self.stats.refused);
+        self.stats.count(add);
         if serving {
+            add("log_waiting", self.waiting.len() as u64);
             add("log_live_bytes", self.live_bytes());
         }
     }

@@ -5,7 +5,14 @@ use staves_wire::DecodeError;
 use staves_wire::service::{Answer, Body};
 
 use crate::codec::BucketRequest;
-use crate::message::{RecordReply, RecordRequest, Records, SequencerReply, UnitOp, UnitReply};
+use crate::message::{
+    NAMES_MAX, RecordReply, RecordRequest, Records, SEALED_ITEMS_MAX, SequencerReply, UnitOp,
+    UnitReply,
+};
+use crate::share::LogShare;
+use crate::slots::Slot;
+use crate::state::UnitState;
+use crate::types::{BACK_POINTERS, NAME_BYTES_MAX};
 
 /// The tag of [`UnitCall::Asked`]; [`BucketRequest`] has those below.
 const ASKED: u8 = 255;
@@ -36,6 +43,12 @@ impl UnitCall {
             ),
             UnitCall::Asked(_) => true,
         }
+    }
+
+    /// True if a body is that of an operation that changes nothing.
+    pub fn is_read(body: &Body) -> bool {
+        // Only writes bring records: theirs are not decoded for this.
+        body.payload.is_empty() && UnitCall::from_body(body).is_ok_and(|call| !call.is_write())
     }
 
     /// Its body. The records' bytes are not copied.
@@ -75,6 +88,52 @@ impl UnitCall {
             UnitOp::Write { data, .. } => Some(data),
             _ => None,
         }
+    }
+}
+
+/// Bytes of an answer's value beside the record, the page or the names in it.
+const HEAD_BYTES: usize = 64;
+/// Bytes of a run of a map page, of a unit in a record and of an item of a sealed unit, about.
+const PART_BYTES: usize = 16;
+
+/// Bytes of the value that a read would be answered by a unit in this state, as far as they are known and not few.
+pub(super) fn value_bytes(state: &UnitState, call: &UnitCall) -> usize {
+    let parts = match call {
+        UnitCall::Request(BucketRequest::Unit(request)) => {
+            let share = state.share(request.log);
+            share.map_or(0, |share| share_bytes(share, &request.op))
+        }
+        UnitCall::Request(BucketRequest::Record(RecordRequest::View { name })) => {
+            let record = state.records().get(name);
+            record.map_or(0, |record| {
+                let segments = &record.view.projection.segments;
+                let parts = segments.iter().map(|segment| 1 + segment.units.len());
+                name.len() + PART_BYTES * parts.sum::<usize>()
+            })
+        }
+        UnitCall::Request(BucketRequest::Record(RecordRequest::List { limit, .. })) => {
+            (*limit).min(NAMES_MAX) as usize * (NAME_BYTES_MAX / 4)
+        }
+        _ => 0,
+    };
+    if parts > 0 { HEAD_BYTES + parts } else { 0 }
+}
+
+fn share_bytes(share: &LogShare, op: &UnitOp) -> usize {
+    match op {
+        UnitOp::Read { position, .. } => match share.slots.get(*position) {
+            Some(Slot::Data(data)) => {
+                let links = data.links.as_ref().map_or(0, |links| links.len());
+                data.place.bytes as usize + links * PART_BYTES * BACK_POINTERS
+            }
+            _ => 0,
+        },
+        UnitOp::ReadPage { page } => {
+            let runs = share.pages.get(page);
+            runs.map_or(0, |runs| runs.len() * PART_BYTES)
+        }
+        UnitOp::Sealed { .. } => SEALED_ITEMS_MAX * 2 * PART_BYTES,
+        _ => 0,
     }
 }
 

@@ -249,7 +249,7 @@ impl LogUnit {
             let made: Vec<_> = all.zip(now.iter().map(|new| new.freed.clone())).collect();
             let answered = kept.clone().filter(|_| later.is_empty());
             let seq = self.commit(context, edit, (&made, answered))?;
-            self.stats.entries += count as u64;
+            now.iter().for_each(|new| self.stats.made(&new.entry));
             self.unsynced.push_back((last, seq));
             for new in now {
                 if let Entry::Commit { places, .. } = &new.entry {
@@ -341,6 +341,11 @@ impl LogUnit {
             }
         }
         let pages = context.member().pages();
+        if let UnitAnswer::Slot { slot, .. } = &reply.answer
+            && let SlotAnswer::Data { data, .. } = slot
+        {
+            self.stats.has_read(data.bytes);
+        }
         let read = |place: DataPlace| {
             let (pages, pieces) = (pages?, pieces?);
             Some(read_pieces(pages, &pieces, place.bytes))

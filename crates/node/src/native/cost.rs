@@ -3,6 +3,7 @@
 //! A client's connection has only a few under way of those that cost more than some microseconds, and is not read until they are
 //! answered (`staves_net::Reply::mark_costly`): those of many connections take turns.
 
+use staves_log::service::UnitCall;
 use staves_model::ServiceId;
 use staves_wire::Opcode;
 use staves_wire::cache::Op;
@@ -24,6 +25,7 @@ pub(super) enum RequestCost {
 pub(super) fn is_read(service: ServiceId, op: &NumberedOp) -> bool {
     match service {
         ServiceId::CACHE => Op::from_body(&op.body).is_ok_and(|op| !op.is_write()),
+        ServiceId::LOG => UnitCall::is_read(&op.body),
         ServiceId::MEMORY => Action::from_body(&op.body).is_ok_and(|action| !action.is_write()),
         _ => false,
     }
@@ -93,5 +95,39 @@ pub(super) fn cost(of: Opcode) -> RequestCost {
         | Opcode::KeyRangeAnswer
         | Opcode::GroupStateAnswer
         | Opcode::GroupSumsAnswer => RequestCost::Own,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use staves_log::{BucketRequest, LogId, RecordRequest, UnitOp, UnitRequest};
+    use staves_model::{GroupId, MemberSlot};
+    use staves_wire::service::Address;
+
+    /// Regression: reads of logs counted as writes, and what they answer was not bounded by the memory for it.
+    #[test]
+    fn reads_of_logs_are_known_as_reads() {
+        let is_read = |request| {
+            let op = NumberedOp {
+                number: 0,
+                to: Address::Bucket(GroupId(1), MemberSlot(0)),
+                body: UnitCall::Request(request).into_body(),
+            };
+            is_read(ServiceId::LOG, &op)
+        };
+        let unit = |op| {
+            let log = LogId(1);
+            BucketRequest::Unit(UnitRequest { log, op })
+        };
+        assert!(is_read(unit(UnitOp::ReadPage { page: 1 })));
+        assert!(!is_read(unit(UnitOp::Punch { position: 1 })));
+        let name = || "l".to_owned();
+        assert!(is_read(BucketRequest::Record(RecordRequest::View {
+            name: name()
+        })));
+        assert!(!is_read(BucketRequest::Record(RecordRequest::Delete {
+            name: name()
+        })));
     }
 }
