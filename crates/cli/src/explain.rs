@@ -52,9 +52,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "Upgrade the node, or do without.",
         ),
         ErrorCode::TooLarge => (
-            "A key, a value or a message is larger than the limit. Nothing was done.",
-            "A value has more than the node's value_bytes_max (512MiB at most), or a key more than 64 KiB.",
-            "Shorten the key, split the value, or raise value_bytes_max on every node.",
+            "A key, a value, a record of a log or a message is larger than the limit. Nothing was done.",
+            "A value has more than the node's value_bytes_max (512MiB at most), a key more than 64 KiB, or a record, or an append of several, more than 1 MiB.",
+            "Shorten the key, split the value or the record, append fewer records at a time, or raise value_bytes_max on every node (records have no such option).",
         ),
         ErrorCode::WrongCluster => (
             "The node asked belongs to another cluster, or the asker's life is over.",
@@ -103,8 +103,8 @@ fn of_wire(code: ErrorCode) -> Text {
         ),
         ErrorCode::OutOfMemory => (
             "The pool's memory is used up. A write of a key changed nothing anywhere; one of many bytes of a region may have been done in part, and says where to go on.",
-            "A member of the bucket has no room for the write. There is no eviction.",
-            "Give the pool more memory ('staves pool set NAME --memory SIZE'), add nodes, or delete keys (of a memory pool: regions).",
+            "A member of the bucket has no room for the write, or no unit of a log for an append. There is no eviction.",
+            "Give the pool more memory ('staves pool set NAME --memory SIZE'), add nodes, or delete keys (of a memory pool: regions; of a pool of logs: trim logs with 'staves log trim NAME --to POSITION', or delete some).",
         ),
         ErrorCode::NotAnInteger => (
             "The value is no integer, or an argument is none. Nothing was done.",
@@ -119,7 +119,7 @@ fn of_wire(code: ErrorCode) -> Text {
         ErrorCode::Lost => (
             "More members of a group were lost than its scheme bears: nobody can answer for its bytes. Other groups go on.",
             "More nodes than the scheme's k failed before what they held was made anew elsewhere; memory does not survive the end of its process.",
-            "If a node was only cut off, bring it back: its memory is still there. Else the bytes are gone: delete the region ('staves memory delete NAME'), make it anew and fill it again; or delete the pool. 'staves status' names the regions.",
+            "If a node was only cut off, bring it back: its memory is still there. Else the bytes are gone: delete the region ('staves memory delete NAME'), make it anew and fill it again; or delete the pool. 'staves status' names the regions. The records of a log that lay in a lost unit are gone, and a log with a lost unit cannot be given a new sequencer: read what other positions hold ('staves log read NAME --from POSITION'), then delete the pool of logs and make it anew.",
         ),
         ErrorCode::Fenced => (
             "A write to a volume came from a client whose session has ended. It was not done.",
@@ -127,9 +127,9 @@ fn of_wire(code: ErrorCode) -> Text {
             "Make sure that only one client uses the volume, and connect that one again.",
         ),
         ErrorCode::NotFound => (
-            "There is no such pool, node, group, key or code; or no such dataset, file, source or folder to mount at.",
-            "A slip, or it was deleted or forgotten.",
-            "List what there is: 'staves pool list', 'staves node list', 'staves group list', 'staves files list', 'staves files show DATASET'. A folder that is a source must be on this machine.",
+            "There is no such pool, node, group, key, log or code; no such position of a log (it is trimmed, or past the tail); or no such dataset, file, source or folder to mount at.",
+            "A slip, or it was deleted, trimmed or forgotten.",
+            "List what there is: 'staves pool list', 'staves node list', 'staves group list', 'staves log list', 'staves files list', 'staves files show DATASET'; 'staves log show NAME' says where a log begins and ends. A folder that is a source must be on this machine.",
         ),
         ErrorCode::Refused => (
             "The change was refused. The map has not changed.",
@@ -420,6 +420,23 @@ mod tests {
         }
         let all = ErrorCode::ALL.len() + Own::ALL.len() + Redis::ALL.len();
         assert_eq!(words.len(), all);
+    }
+
+    /// Regression: none of these said a word of logs.
+    #[test]
+    fn what_logs_answer_is_explained_too() {
+        let codes = ["lost", "too-large", "not-found", "out-of-memory"];
+        let remedies = [
+            "'staves log read",
+            "append fewer",
+            "'staves log list'",
+            "'staves log trim",
+        ];
+        for (code, remedy) in codes.into_iter().zip(remedies) {
+            let found = find(code).expect("a code");
+            let described = described(&row(found[0]));
+            assert!(described.contains(remedy), "{described}");
+        }
     }
 
     /// Mounts meet these codes because of a source most often.

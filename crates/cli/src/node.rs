@@ -1,6 +1,7 @@
 //! `staves node`: look at nodes, empty them, stop them, strike them.
 
 mod forget;
+mod units;
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use anyhow::bail;
 use serde::Serialize;
 use serde_json::json;
 use staves_model::policy::{drain_waits_for, may_drain, no_room_after_drain, not_rebuilt};
-use staves_model::{Change, ClusterMap, NodeState};
+use staves_model::{Change, ClusterMap, NodeState, ServiceId};
 use staves_node::config::Millis;
 use staves_node::status::{DiskFacts, NodeFacts, NodeStatus, StatusReport};
 use staves_wire::ErrorCode;
@@ -322,6 +323,7 @@ struct Shown {
     #[serde(flatten)]
     node: NodeStatus,
     keys: Vec<Span>,
+    units: Vec<units::HeldUnits>,
 }
 
 fn show(cluster: &Cluster, wanted: &str, out: Format) -> anyhow::Result<()> {
@@ -331,6 +333,10 @@ fn show(cluster: &Cluster, wanted: &str, out: Format) -> anyhow::Result<()> {
     let keys = match node.state {
         NodeState::Down => Vec::new(),
         NodeState::Up => cluster.key_range(node)?.spans,
+    };
+    let is_of_keys = |span: &&staves_wire::admin::KeySpan| {
+        let pool = map.pools.get(&span.pool);
+        pool.is_none_or(|pool| pool.kind.service() != Some(ServiceId::LOG))
     };
     let span = |span: &staves_wire::admin::KeySpan| Span {
         pool: map
@@ -343,7 +349,11 @@ fn show(cluster: &Cluster, wanted: &str, out: Format) -> anyhow::Result<()> {
     };
     let shown = Shown {
         node: row(&report, node)?,
-        keys: keys.iter().map(span).collect(),
+        keys: keys.iter().filter(is_of_keys).map(span).collect(),
+        units: match node.state {
+            NodeState::Down => Vec::new(),
+            NodeState::Up => units::held(&map, node),
+        },
     };
     output::answer(out, &shown, |shown| {
         let spans = shown.keys.iter().map(|span| {
@@ -354,7 +364,10 @@ fn show(cluster: &Cluster, wanted: &str, out: Format) -> anyhow::Result<()> {
             ]
         });
         let spans = table(&["pool", "hash slots", "holds"], spans);
-        format!("{}\n\n{spans}", described(&shown.node))
+        let tables = [Some(spans), units::table(&shown.units)];
+        let tables = tables.into_iter().flatten();
+        let parts: Vec<_> = [described(&shown.node)].into_iter().chain(tables).collect();
+        parts.join("\n\n")
     })
 }
 

@@ -7,15 +7,15 @@
 mod actor;
 mod appoint;
 pub mod calls;
+mod list;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_log::{
-    Appended, LogOptions, LogRecord, LogView, NAME_BYTES_MAX, NAMES_MAX, Position, ReadOp,
-    ReadResult, RecordRefusal, RecordReply, RecordRequest, Records, SlotAnswer, UnitOp,
-    UnitRequest,
+    Appended, LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, ReadOp, ReadResult,
+    RecordRefusal, RecordReply, RecordRequest, Records, SlotAnswer, UnitOp, UnitRequest, is_name,
 };
 use staves_model::{ClusterMap, Pool, PoolId, ServiceId};
 use staves_wire::ErrorCode;
@@ -27,6 +27,7 @@ use crate::client::{Client, senseless};
 use crate::error::ClientError;
 use crate::route::pool_of;
 
+pub use self::list::PoolLogs;
 pub use staves_log::AppendMode;
 /// Most bytes of the records of one append.
 pub use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
@@ -92,54 +93,6 @@ impl Client {
         };
         let record = self.record(pool, name, request).await?;
         Ok(stat(&map, pool, &record))
-    }
-
-    /// All logs, of one pool or of all, by pool and name.
-    pub async fn logs(&self, pool: Option<&str>) -> Result<Vec<LogStat>, ClientError> {
-        let map = self.refresh().await?;
-        let of = |pool: &&Pool| pool.kind.service() == Some(ServiceId::LOG);
-        let pools: Vec<PoolId> = match pool {
-            Some(name) => vec![find_pool(&map, name)?],
-            None => map.pools.values().filter(of).map(|pool| pool.id).collect(),
-        };
-        let mut all = Vec::new();
-        for pool in pools {
-            for name in self.names(&map, pool).await? {
-                let view = RecordRequest::View { name: name.clone() };
-                match self.record(pool, &name, view).await {
-                    Ok(record) => all.push(stat(&map, pool, &record)),
-                    // It was deleted meanwhile.
-                    Err(error) if error.code() == ErrorCode::NotFound => {}
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(all)
-    }
-
-    async fn names(&self, map: &ClusterMap, pool: PoolId) -> Result<Vec<String>, ClientError> {
-        let mut names = Vec::new();
-        let groups = map.pools.get(&pool).map(|pool| pool.groups.clone());
-        for home in groups.unwrap_or_default() {
-            let mut after = String::new();
-            loop {
-                let limit = NAMES_MAX;
-                let list = RecordRequest::List { after, limit };
-                let reply =
-                    calls::ask_home(self.router(), pool, home, list, self.deadline()).await?;
-                let RecordReply::Names(part) = reply else {
-                    return Err(senseless("a list of logs", &format!("{reply:?}")));
-                };
-                let more = part.len() >= limit as usize;
-                after = part.last().cloned().unwrap_or_default();
-                names.extend(part);
-                if !more {
-                    break;
-                }
-            }
-        }
-        names.sort();
-        Ok(names)
     }
 
     /// A log by name.
@@ -336,13 +289,19 @@ fn joined(mut all: BytesMut, record: &Bytes) -> BytesMut {
 }
 
 fn check_name(name: &str) -> Result<(), ClientError> {
-    if (1..=NAME_BYTES_MAX).contains(&name.len()) {
+    if is_name(name) {
         return Ok(());
     }
-    let text = format!(
-        "a log's name has 1 to {NAME_BYTES_MAX} bytes, and this one {}: choose another",
-        name.len()
-    );
+    let text = match (1..=NAME_BYTES_MAX).contains(&name.len()) {
+        true => format!(
+            "a log's name has no line ends and no other control characters, and \"{}\" does: choose another",
+            name.escape_debug()
+        ),
+        false => format!(
+            "a log's name has 1 to {NAME_BYTES_MAX} bytes, and this one {}: choose another",
+            name.len()
+        ),
+    };
     Err(ClientError::of(ErrorCode::Refused, text))
 }
 

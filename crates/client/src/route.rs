@@ -7,6 +7,7 @@ use std::sync::Arc;
 use staves_model::{
     ClusterMap, Group, MemberSlot, Node, NodeId, NodeState, Pool, PoolId, ServiceId,
 };
+use staves_wire::ErrorCode;
 use staves_wire::service::{Address, PoolRef};
 
 use crate::error::ClientError;
@@ -37,6 +38,13 @@ pub(crate) fn pool_of(
         return Ok(found.id);
     }
     let name = match pool {
+        PoolRef::Id(id) if found.is_none() => {
+            let text = format!(
+                "the {} pool of this request is gone: no pool has its number, {id}, any more; 'staves pool list' shows those there are",
+                service.word()
+            );
+            return Err(ClientError::of(ErrorCode::NotFound, text));
+        }
         PoolRef::Id(id) => id.to_string(),
         PoolRef::Name(name) => name.clone(),
     };

@@ -517,7 +517,12 @@ pub(super) fn no_pool(map: &ClusterMap, service: ServiceId, pool: &PoolRef) -> S
     });
     let name = match (pool, known) {
         (_, Some(known)) => known.name.clone(),
-        (PoolRef::Id(id), None) => id.to_string(),
+        (PoolRef::Id(id), None) => {
+            return format!(
+                "the {} pool of this request is gone: no pool has its number, {id}, any more; 'staves pool list' shows those there are",
+                service.word()
+            );
+        }
         // It is a stranger's, may be long, and is said for each operation.
         (PoolRef::Name(name), None) => name.chars().take(NAME_SHOWN_MAX).collect(),
     };

@@ -179,6 +179,7 @@ fn text(
     let (fail, delete) = match &pool.kind[..] {
         "memory" if is_on_disk => ("writes to new places fail with ENOSPC", "delete a volume"),
         "memory" => ("writes to new places fail", "delete a region or a volume"),
+        "log" => ("appends fail with out-of-memory", "trim or delete logs"),
         _ => ("writes fail with OOM", "delete keys"),
     };
     match which {

@@ -43,6 +43,37 @@ fn a_pool_that_is_full_somewhere_is_told() {
     }
 }
 
+/// Regression: of a full pool of logs it was said that keys should be deleted.
+#[test]
+fn a_full_pool_of_logs_is_told_to_be_trimmed() {
+    let mut three = cluster(3, "1+2");
+    let pool = three.map.pools.get_mut(&PoolId(1)).expect("a pool");
+    pool.name = "logs".into();
+    pool.kind = PoolKind::Slots(staves_model::ServiceId::LOG);
+    for (medium, short) in [(Medium::Ram, "its memory"), (Medium::Disk, "of the disks")] {
+        let pool = three.map.pools.get_mut(&PoolId(1)).expect("a pool");
+        (pool.medium, pool.node_budget_bytes) = (medium, 1 << 29);
+        let facts = NodeFacts {
+            node: 1,
+            used_bytes: 1 << 29,
+            budget_bytes: 1 << 30,
+            pools: vec![PoolFacts {
+                pool: "logs".into(),
+                used_bytes: 1 << 29,
+                budget_bytes: 1 << 29,
+                dense_buckets: 1,
+                ..PoolFacts::default()
+            }],
+            ..NodeFacts::default()
+        };
+        let directory = three.directory.clone();
+        let report = StatusReport::new(&three.map, NodeId(1), directory, [facts]);
+        let says = &report.sentence;
+        let fail = "(appends fail with out-of-memory: trim or delete logs, or give it more";
+        assert!(says.contains(fail) && says.contains(short), "{says}");
+    }
+}
+
 const MIB: u64 = 1 << 20;
 
 /// Three nodes with disks, and a pool on them that may take 64 MiB of each.
