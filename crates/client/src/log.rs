@@ -7,6 +7,7 @@
 mod actor;
 mod appoint;
 pub mod calls;
+mod hand_over;
 mod list;
 
 use std::sync::Arc;

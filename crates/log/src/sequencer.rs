@@ -137,6 +137,14 @@ impl Sequencer {
         }
     }
 
+    /// The next position and the first that is not trimmed, of a term that is open.
+    pub fn ends(&self) -> Option<(Position, Position)> {
+        match &self.phase {
+            Phase::Active(active) => Some((active.next, active.trim)),
+            _ => None,
+        }
+    }
+
     /// Positions of the last term that no unit claimed when this one began: they are junk (bind; I8).
     pub fn unclaimed(&self) -> u64 {
         self.unclaimed

@@ -17,7 +17,12 @@ impl Running {
         let (router, peers) = (host.router().clone(), host.peers.clone());
         let logs = host.logs.clone();
         let mut tasks = vec![
-            tokio::spawn(crate::log::send_asks(router, peers, logs)),
+            tokio::spawn(crate::log::send_asks(
+                router.clone(),
+                peers.clone(),
+                logs.clone(),
+            )),
+            tokio::spawn(crate::log::move_when_drained(router, peers, logs)),
             tokio::spawn(self.clone().follow_all(map)),
             tokio::spawn(leave::came_back(self.clone())),
             tokio::spawn(liveness::works(directory.clone())),

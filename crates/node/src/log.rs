@@ -4,14 +4,16 @@
 //! machine sends to units and to the log's home goes through the node's router. [`Sequencers::appoint`] gives a log its next term, here,
 //! where the last one's node or life is gone. What units ask by themselves is sent by [`send_asks`].
 //!
-//! **Invariants.** A log has one seat in one life of this node: a seat that ended gives its log's terms so far up. Nothing is kept: a node that
-//! ends takes its sequencers with it.
+//! **Invariants.** A log has one seat in one life of this node, and a term is begun once ([`seats`]). Nothing is kept: a node that ends takes its
+//! sequencers with it.
 
 mod appoint;
 mod asks;
+mod drain;
+mod figures;
 mod seat;
+mod seats;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,50 +23,33 @@ use staves_directory::Life;
 use staves_log::{
     LogId, LogRecord, SequencerAnswer, SequencerId, SequencerReply, SequencerRequest, Term,
 };
-use staves_model::PoolId;
+use staves_model::{ClusterMap, PoolId};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use self::figures::LogEnds;
 use self::seat::{SeatEvent, SeatState};
+use self::seats::{LogKey, SeatFront, Seats};
 
+pub(crate) use self::appoint::AppointDemand;
 pub use self::asks::UnitAsks;
 pub(crate) use self::asks::send_asks;
+pub(crate) use self::drain::move_when_drained;
+pub(crate) use self::figures::{LogFigures, ServedLog};
 
-/// Most sequencers of one node. With more, the one that was idle for longest ends.
-const SEATS_MAX: usize = 1024;
-/// Most seats that have ended, of which the terms are known.
-const ENDED_MAX: usize = 65_536;
 /// Most events that wait for one sequencer.
 const EVENTS_MAX: usize = 8192;
+/// Most logs that metrics name one by one.
+const SERVED_MAX: usize = 128;
 /// A request to a unit or a home is given up after this: the machine sends it again.
 const CALL: Duration = Duration::from_secs(2);
-
-/// A log, by pool.
-type LogKey = (PoolId, LogId);
-
-/// The front of a seat's task.
-#[derive(Clone)]
-struct SeatFront {
-    events: mpsc::Sender<SeatEvent>,
-    state: watch::Receiver<SeatState>,
-    used: Instant,
-    /// The highest term that it was given.
-    begun: Term,
-}
-
-/// The seats of this life of the node.
-#[derive(Default)]
-struct Seats {
-    running: BTreeMap<LogKey, SeatFront>,
-    /// The highest terms of those that ended: a term is begun once.
-    ended: BTreeMap<LogKey, Term>,
-}
 
 /// All sequencers of this life of the node.
 pub(crate) struct Sequencers {
     id: SequencerId,
     /// The questions of units here.
     asks: Arc<UnitAsks>,
-    seats: Mutex<Seats>,
+    seats: Arc<Mutex<Seats>>,
+    figures: Arc<LogFigures>,
 }
 
 impl Sequencers {
@@ -76,7 +61,8 @@ impl Sequencers {
         Arc::new(Sequencers {
             id,
             asks,
-            seats: Mutex::default(),
+            seats: Arc::default(),
+            figures: Arc::default(),
         })
     }
 
@@ -109,15 +95,7 @@ impl Sequencers {
     }
 
     fn front(&self, pool: PoolId, log: LogId) -> Option<SeatFront> {
-        let mut seats = self.seats.lock();
-        let front = seats.running.get_mut(&(pool, log))?;
-        front.used = Instant::now();
-        Some(front.clone())
-    }
-
-    /// The highest term of a log that was begun in this life of the node.
-    fn begun(&self, pool: PoolId, log: LogId) -> Term {
-        self.seats.lock().begun(&(pool, log))
+        self.seats.lock().used(&(pool, log)).cloned()
     }
 
     /// Begins the term that a log's record commits to this life of the node. None if it was begun before in a seat that has ended, or if there
@@ -129,59 +107,70 @@ impl Sequencers {
         record: LogRecord,
     ) -> Option<SeatFront> {
         let (key, term) = ((pool, record.view.log), record.term());
-        let front = {
-            let mut seats = self.seats.lock();
-            if !seats.running.contains_key(&key)
-                && (seats.begun(&key) >= term || !seats.make_room())
-            {
-                return None;
-            }
-            let seat = || self.seat(router, pool);
-            let front = seats.running.entry(key).or_insert_with(seat);
-            front.begun = front.begun.max(term);
-            front.clone()
-        };
+        let make = || self.seat(router, pool, &record.name);
+        let front = self.seats.lock().begin(key, term, make)?;
         // A seat that ended meanwhile begins nothing: who waits for it sees that, and appoints anew.
         let _ended = front.events.send(SeatEvent::Lead(Box::new(record))).await;
         Some(front)
     }
 
-    fn seat<T: Transport>(&self, router: &Router<T>, pool: PoolId) -> SeatFront {
+    fn seat<T: Transport>(&self, router: &Router<T>, pool: PoolId, name: &str) -> SeatFront {
         let (events, taken) = mpsc::channel(EVENTS_MAX);
         let (tell, state) = watch::channel(SeatState::default());
-        let seat = seat::SeatTask::new(router.clone(), (pool, self.id), events.downgrade(), tell);
+        let ends = Arc::<LogEnds>::default();
+        let figures = (self.figures.clone(), ends.clone());
+        let to = (events.downgrade(), tell);
+        let seat = seat::SeatTask::new(router.clone(), (pool, self.id), to, figures);
         tokio::spawn(seat.run(taken));
         SeatFront {
             events,
             state,
+            name: name.into(),
+            ends,
             used: Instant::now(),
             begun: Term::default(),
         }
     }
-}
 
-impl Seats {
-    fn begun(&self, key: &LogKey) -> Term {
-        let running = self.running.get(key).map(|seat| seat.begun);
-        let ended = self.ended.get(key).copied();
-        running.max(ended).unwrap_or_default()
+    /// The figures of all sequencers.
+    pub(crate) fn figures(&self) -> &LogFigures {
+        &self.figures
     }
 
-    /// Ends the seat that was idle for longest, if there are as many as there may be.
-    fn make_room(&mut self) -> bool {
-        if self.running.len() < SEATS_MAX {
-            return true;
-        }
-        if self.ended.len() >= ENDED_MAX {
-            return false;
-        }
-        let idle = self.running.iter().min_by_key(|(_, seat)| seat.used);
-        let Some(key) = idle.map(|(key, _)| *key) else {
-            return false;
+    /// The number of sequencers whose term is open here.
+    pub(crate) fn active(&self) -> usize {
+        let seats = self.seats.lock();
+        let active = |front: &SeatFront| front.state.borrow().active;
+        seats.running().filter(|(_, front)| active(front)).count()
+    }
+
+    /// The logs whose sequencers are here, those that were used last.
+    pub(crate) fn served(&self, map: &ClusterMap) -> Vec<ServedLog> {
+        let seats = self.seats.lock();
+        let active = |front: &SeatFront| front.state.borrow().active;
+        let mut all: Vec<_> = seats.running().filter(|(_, front)| active(front)).collect();
+        all.sort_by_key(|(_, front)| std::cmp::Reverse(front.used));
+        all.truncate(SERVED_MAX);
+        let of = |(key, front): (&LogKey, &SeatFront)| {
+            let pool = map.pools.get(&key.0)?;
+            Some(ServedLog::new(&pool.name, &front.name, &front.ends))
         };
-        let begun = self.begun(&key);
-        self.running.remove(&key);
-        self.ended.insert(key, begun);
-        true
+        let mut served: Vec<_> = all.into_iter().filter_map(of).collect();
+        served.sort_by(|a, b| (&a.pool, &a.name).cmp(&(&b.pool, &b.name)));
+        served
+    }
+
+    /// Some of the logs whose sequencers run here, with their names.
+    fn to_move(&self, most: usize) -> Vec<(LogKey, String)> {
+        let seats = self.seats.lock();
+        let runs = |front: &SeatFront| front.state.borrow().term > Term::default();
+        let all = seats.running().filter(|(_, front)| runs(front));
+        let all = all.map(|(key, front)| (*key, front.name.to_string()));
+        all.take(most).collect()
+    }
+
+    /// Ends the seat of a log whose sequencer is elsewhere.
+    fn end(&self, key: LogKey) {
+        self.seats.lock().end(key);
     }
 }

@@ -25,13 +25,17 @@ pub struct LogSaid {
     pub body: Bytes,
 }
 
-/// Asks a node to see that a log has a sequencer: itself, if the one of the record is gone.
+/// Asks a node to see that a log has a sequencer: itself, if the one of the record is gone, or if it is to take it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogAppoint {
     /// The log's pool.
     pub pool: PoolId,
     /// The log's name.
     pub name: String,
+    /// The sequencer is to be this node's, also where another lives.
+    pub take: bool,
+    /// The log's term is to be above this one.
+    pub above: u64,
 }
 
 wire_struct!(LogAsk {
@@ -41,4 +45,9 @@ wire_struct!(LogAsk {
     body
 });
 wire_struct!(LogSaid { body });
-wire_struct!(LogAppoint { pool, name });
+wire_struct!(LogAppoint {
+    pool,
+    name,
+    take,
+    above
+});

@@ -1,5 +1,7 @@
 //! A log's open term, anew: its record, and an appointment where its sequencer is gone.
 
+use std::time::Instant;
+
 use staves_log::{LogRecord, LogView, RecordReply, RecordRequest, Term};
 use staves_model::{MemberSlot, NodeId, PoolId};
 use staves_wire::Message;
@@ -33,24 +35,42 @@ pub(super) async fn view(
         .groups
         .get(&home)
         .and_then(|home| home.member(MemberSlot(0)));
-    let to = living.or(head.map(|head| head.id.node));
+    let head = head.map(|head| head.id.node);
+    // A node that is drained would only give it away again.
+    let stays = |node: &NodeId| map.nodes.get(node).is_some_and(|node| node.is_home());
+    let home = head.filter(stays).or(map.homes().next().map(|node| node.id));
+    let to = living.or(home).or(head);
     let Some(to) = to else {
         return Ok(record.view);
     };
     let request = LogAppoint {
         pool,
         name: name.to_owned(),
+        take: false,
+        above: 0,
     };
-    let asked = client.ask(to, Message::LogAppoint(request), soon()).await;
+    let asked = ask(client, to, request, soon()).await;
     if asked.is_err() {
         // The node may be gone, and the map know it by now.
         client.refresh().await?;
     }
+    Ok(asked?.view)
+}
+
+/// Asks a node to see to a log's sequencer. The record as it then is.
+pub(super) async fn ask(
+    client: &Client,
+    to: NodeId,
+    request: LogAppoint,
+    deadline: Instant,
+) -> Result<LogRecord, ClientError> {
+    let name = request.name.clone();
+    let asked = client.ask(to, Message::LogAppoint(request), deadline).await;
     match asked? {
         Message::LogSaid(said) => {
             let reply = RecordReply::decode(said.body);
             let reply = reply.map_err(|error| senseless("an appointment", &error.to_string()))?;
-            Ok(record_of(name, reply)?.view)
+            record_of(&name, reply)
         }
         other => Err(senseless("an appointment", other.opcode().word())),
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use staves_client::{Router, Transport, log_calls as calls};
@@ -14,6 +15,7 @@ use staves_model::{PoolId, Time};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::CALL;
+use super::figures::{LogEnds, LogFigures};
 
 /// The clock of a machine at work.
 const TICK: Duration = Duration::from_millis(2);
@@ -43,6 +45,8 @@ pub(super) struct SeatState {
     pub term: Term,
     /// Its term is open.
     pub active: bool,
+    /// The highest term that the task has taken.
+    pub taken: Term,
 }
 
 /// The state of the task.
@@ -59,15 +63,18 @@ pub(super) struct SeatTask<T> {
     /// The task's own end of its events: it does not keep the task alive.
     events: mpsc::WeakSender<SeatEvent>,
     state: watch::Sender<SeatState>,
+    figures: Arc<LogFigures>,
+    ends: Arc<LogEnds>,
     stirred: Instant,
+    taken: Term,
 }
 
 impl<T: Transport> SeatTask<T> {
     pub(super) fn new(
         router: Router<T>,
         (pool, id): (PoolId, SequencerId),
-        events: mpsc::WeakSender<SeatEvent>,
-        state: watch::Sender<SeatState>,
+        (events, state): (mpsc::WeakSender<SeatEvent>, watch::Sender<SeatState>),
+        (figures, ends): (Arc<LogFigures>, Arc<LogEnds>),
     ) -> SeatTask<T> {
         SeatTask {
             router,
@@ -80,7 +87,10 @@ impl<T: Transport> SeatTask<T> {
             units: BTreeMap::new(),
             events,
             state,
+            figures,
+            ends,
             stirred: Instant::now(),
+            taken: Term::default(),
         }
     }
 
@@ -125,12 +135,17 @@ impl<T: Transport> SeatTask<T> {
                     // Dropped: its sender asks again.
                     return;
                 }
+                self.figures.asked(&request.op);
                 self.next += 1;
                 self.replies.insert(self.next, reply);
                 SequencerEvent::Request(ReplyTo(self.next), request)
             }
             SeatEvent::Lead(record) => {
                 self.name.clone_from(&record.name);
+                if record.term() > self.taken {
+                    self.taken = record.term();
+                    self.figures.terms_total.fetch_add(1, Ordering::Relaxed);
+                }
                 let limits = SequencerLimits::default();
                 return self.seat.lead(now, *record, limits, out);
             }
@@ -142,6 +157,7 @@ impl<T: Transport> SeatTask<T> {
 
     fn send(&mut self, out: SequencerEffects) {
         for (to, reply) in out.replies {
+            self.figures.answered(&reply);
             if let Some(sender) = self.replies.remove(&to.0) {
                 let _gone = sender.send(reply);
             }
@@ -200,9 +216,13 @@ impl<T: Transport> SeatTask<T> {
 
     fn tell(&mut self) {
         let machine = self.seat.machine();
+        if let Some((tail, trim)) = machine.and_then(Sequencer::ends) {
+            self.ends.set(tail, trim);
+        }
         let state = SeatState {
             term: machine.map(Sequencer::term).unwrap_or_default(),
             active: machine.is_some_and(Sequencer::is_active),
+            taken: self.taken,
         };
         self.state.send_if_modified(|told| {
             let changed = *told != state;

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use staves_client::log_calls::encoded;
-use staves_log::{SequencerId, SequencerRequest};
+use staves_log::{SequencerId, SequencerRequest, Term};
 use staves_net::Reply;
 use staves_wire::log::{LogAppoint, LogAsk, LogSaid};
 use staves_wire::{ErrorCode, Message};
 
 use super::time_left;
+use crate::log::AppointDemand;
 use crate::running::Running;
 
 /// A request to a sequencer of this node.
@@ -52,10 +53,12 @@ pub(super) fn appoint(running: &Arc<Running>, ask: LogAppoint, reply: Reply) {
     tokio::spawn(async move {
         let deadline = Instant::now() + time_left(&reply);
         let logs = &host.logs;
-        match logs
-            .appoint(host.router(), ask.pool, &ask.name, deadline)
-            .await
-        {
+        let demand = AppointDemand {
+            take: ask.take,
+            above: Term(ask.above),
+        };
+        let record = logs.appoint(host.router(), ask.pool, &ask.name, demand, deadline);
+        match record.await {
             Ok(record) => {
                 let body = encoded(|out| record.encode(out));
                 reply.send(&Message::LogSaid(LogSaid { body }));

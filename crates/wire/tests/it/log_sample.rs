@@ -21,6 +21,8 @@ pub fn message(rng: &mut Rng, opcode: Opcode) -> Option<Message> {
         Opcode::LogAppoint => Message::LogAppoint(LogAppoint {
             pool: PoolId(rng.u32()),
             name: rng.text(),
+            take: rng.yes(),
+            above: rng.next(),
         }),
         _ => return None,
     };

@@ -52,7 +52,7 @@ impl Rng {
         self.next() as u32
     }
 
-    fn yes(&mut self) -> bool {
+    pub fn yes(&mut self) -> bool {
         self.below(2) == 0
     }
 
