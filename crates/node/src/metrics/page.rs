@@ -23,6 +23,7 @@ pub(crate) fn text(running: &Running) -> String {
         pools,
         disk: DiskFacts::sum(&running.host.disks().facts()),
         volumes: running.volumes.list(),
+        logs: running.host.logs.served(&running.directory.map().borrow()),
     };
     let mut page = String::new();
     for metric in METRICS {
@@ -63,6 +64,10 @@ impl Metric {
             Value::ByVolume(count) => scrape.volumes.iter().try_for_each(|volume| {
                 let (of, count) = (escaped(&volume.name), count(volume));
                 writeln!(page, "{name}{{volume=\"{of}\"}} {count}")
+            }),
+            Value::ByLog(count) => scrape.logs.iter().try_for_each(|log| {
+                let (pool, of, count) = (escaped(&log.pool), escaped(&log.name), count(log));
+                writeln!(page, "{name}{{pool=\"{pool}\",log=\"{of}\"}} {count}")
             }),
             Value::ByVolumeOp(count) => scrape.volumes.iter().try_for_each(|volume| {
                 let of = escaped(&volume.name);
