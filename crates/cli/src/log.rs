@@ -2,24 +2,43 @@
 
 mod append;
 mod command;
+mod place;
 mod read;
 
+use anyhow::Context;
 use serde_json::json;
 use staves_client::{AppendMode, LogHandle, LogStat};
+use staves_model::NodeId;
 
 pub use self::command::LogCommand;
 use crate::confirm::confirm;
-use staves_cli_common::cluster::Cluster;
+use staves_cli_common::cluster::{Cluster, find_node};
+use staves_cli_common::codes::Code;
+use staves_cli_common::failure::with_code;
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, properties};
 
 pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
-        LogCommand::Create { name, pool, mode } => {
-            let made = client.create_log(pool.as_deref(), name, (*mode).into());
-            changed(out, &session.wait(made)?, "created")
+        LogCommand::Create {
+            name,
+            pool,
+            mode,
+            sequencer_node,
+            sequencer_zone,
+        } => {
+            let at = place::home(
+                session,
+                sequencer_node.as_deref(),
+                sequencer_zone.as_deref(),
+            )?;
+            create(session, (pool.as_deref(), name), *mode, at, out)
         }
+        LogCommand::Move { name, pool, to } => {
+            moved(session, (pool.as_deref(), name), Some(to), out)
+        }
+        LogCommand::Seal { name, pool } => moved(session, (pool.as_deref(), name), None, out),
         LogCommand::Append { name, pool } => {
             let log = open(session, pool.as_deref(), name)?;
             append::append(session, &log, out)
@@ -31,8 +50,9 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             count,
             follow,
         } => {
-            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
-            let log = open(session, pool.as_deref(), name)?;
+            let pool = pool.as_deref();
+            let stat = session.wait(client.log_stat(pool, name))?;
+            let log = open(session, pool, name)?;
             let wanted = read::Wanted {
                 from: from.unwrap_or(stat.trim),
                 count: *count,
@@ -46,30 +66,119 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             let answer = json!({ "log": name, "tail": tail });
             output::answer(out, &answer, |_| tail.to_string())
         }
-        LogCommand::List { pool } => {
-            let stats = session.wait(client.logs(pool.as_deref()))?;
-            let rows: Vec<_> = stats.iter().map(as_json).collect();
-            output::answer(out, &rows, |_| output::columns(COLUMNS, &stats))
-        }
-        LogCommand::Show { name, pool } => {
-            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
-            output::answer(out, &as_json(&stat), |_| described(&stat))
-        }
-        LogCommand::Trim { name, pool, to } => {
-            let log = open(session, pool.as_deref(), name)?;
-            session.wait(log.trim(*to))?;
-            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
-            changed(out, &stat, "trimmed")
-        }
+        LogCommand::List { pool } => list(session, pool.as_deref(), out),
+        LogCommand::Show { name, pool } => show(session, pool.as_deref(), name, out),
+        LogCommand::Trim { name, pool, to } => trim(session, (pool.as_deref(), name), *to, out),
         LogCommand::Delete { name, pool, yes } => {
-            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
-            if !yes {
-                confirm(session, &format!("log '{name}'"), out)?;
-            }
-            session.wait(client.delete_log(pool.as_deref(), name))?;
-            changed(out, &stat, "deleted")
+            delete(session, (pool.as_deref(), name), *yes, out)
         }
     }
+}
+
+/// The log, with its first sequencer if that is to be on a certain node.
+fn create(
+    session: &Cluster,
+    (pool, name): (Option<&str>, &str),
+    mode: command::ModeName,
+    at: Option<NodeId>,
+    out: Format,
+) -> anyhow::Result<()> {
+    let client = &session.client;
+    let mut stat = session.wait(client.create_log(pool, name, mode.into()))?;
+    if let Some(at) = at {
+        let moved = session.wait(client.move_log(pool, name, at));
+        stat = moved.with_context(|| {
+            format!("log '{name}' was created, and its sequencer did not go to node {at}")
+        })?;
+    }
+    changed(out, &stat, "created")
+}
+
+fn trim(
+    session: &Cluster,
+    (pool, name): (Option<&str>, &str),
+    to: u64,
+    out: Format,
+) -> anyhow::Result<()> {
+    let log = open(session, pool, name)?;
+    session.wait(log.trim(to))?;
+    let stat = session.wait(session.client.log_stat(pool, name))?;
+    changed(out, &stat, "trimmed")
+}
+
+/// A new term, on another node or where the sequencer is.
+fn moved(
+    session: &Cluster,
+    (pool, name): (Option<&str>, &str),
+    to: Option<&str>,
+    out: Format,
+) -> anyhow::Result<()> {
+    let client = &session.client;
+    let stat = match to {
+        Some(to) => {
+            let to = find_node(&*session.map()?, to)?.id;
+            session.wait(client.move_log(pool, name, to))?
+        }
+        None => session.wait(client.seal_log(pool, name))?,
+    };
+    let (node, term) = (sequencer(&stat), stat.term);
+    let done = format!("its sequencer is on {node}, in term {term}");
+    changed(out, &stat, &done)
+}
+
+fn delete(
+    session: &Cluster,
+    (pool, name): (Option<&str>, &str),
+    yes: bool,
+    out: Format,
+) -> anyhow::Result<()> {
+    let stat = session.wait(session.client.log_stat(pool, name))?;
+    if !yes {
+        confirm(session, &format!("log '{name}'"), out)?;
+    }
+    session.wait(session.client.delete_log(pool, name))?;
+    changed(out, &stat, "deleted")
+}
+
+/// Those that there are, and an error where there may be others.
+fn list(session: &Cluster, pool: Option<&str>, out: Format) -> anyhow::Result<()> {
+    let pools = session.wait(session.client.logs_by_pool(pool))?;
+    let stats = || pools.iter().flat_map(|of| &of.logs);
+    let rows: Vec<_> = stats().map(as_json).collect();
+    output::answer(out, &rows, |_| output::columns(COLUMNS, stats()))?;
+    let failures = pools
+        .iter()
+        .filter_map(|of| Some((of, of.failure.as_ref()?)));
+    let failures: Vec<_> = failures.collect();
+    let Some((_, first)) = failures.first() else {
+        return Ok(());
+    };
+    let texts = failures.iter().map(|(of, why)| {
+        let units = staves_model::units::count(of.silent, "unit");
+        format!("of pool '{}' {units} did not answer ({why})", of.pool)
+    });
+    let text = format!(
+        "the list may lack logs: {}; see 'staves status'",
+        texts.collect::<Vec<_>>().join("; ")
+    );
+    Err(with_code(Code::Wire(first.code()), text))
+}
+
+/// A log with its tail. A log whose tail nobody can tell now is shown all the same.
+fn show(session: &Cluster, pool: Option<&str>, name: &str, out: Format) -> anyhow::Result<()> {
+    let stat = session.wait(session.client.log_stat(pool, name))?;
+    let tail = match stat.term {
+        // Nothing was appended: to ask would make a sequencer.
+        0 => Ok(stat.trim),
+        _ => open(session, pool, name).and_then(|log| session.wait(log.tail())),
+    };
+    let mut answer = as_json(&stat);
+    answer["tail"] = json!(tail.as_ref().ok());
+    let tail = tail.map_or_else(
+        |why| format!("not known now: {why}"),
+        |tail| tail.to_string(),
+    );
+    output::answer(out, &answer, |_| described(&stat, tail))
 }
 
 fn open(session: &Cluster, pool: Option<&str>, name: &str) -> anyhow::Result<LogHandle> {
@@ -121,7 +230,7 @@ const COLUMNS: &[Column<LogStat>] = &[
     ("sequencer", sequencer),
 ];
 
-fn described(stat: &LogStat) -> String {
+fn described(stat: &LogStat, tail: String) -> String {
     properties([
         ("name", stat.name.clone()),
         ("pool", stat.pool.clone()),
@@ -130,5 +239,6 @@ fn described(stat: &LogStat) -> String {
         ("sequencer", sequencer(stat)),
         ("units", stat.units.to_string()),
         ("trimmed below", stat.trim.to_string()),
+        ("tail", tail),
     ])
 }

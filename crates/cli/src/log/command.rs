@@ -15,6 +15,12 @@ pub enum LogCommand {
         /// The way that records take to their positions
         #[arg(long, value_enum, default_value = "bind")]
         mode: ModeName,
+        /// The node of its first sequencer, by id or name; if not given, that of its home's first member at the first append
+        #[arg(long, value_name = "NODE")]
+        sequencer_node: Option<String>,
+        /// The zone of its first sequencer: a node that is up in it
+        #[arg(long, value_name = "ZONE", conflicts_with = "sequencer_node")]
+        sequencer_zone: Option<String>,
     },
     /// Append each line of standard input as a record, and print their positions once all copies have them
     Append {
@@ -55,8 +61,27 @@ pub enum LogCommand {
         #[arg(long)]
         pool: Option<String>,
     },
-    /// One log
+    /// One log, with the position that its next record may have
     Show {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+    },
+    /// Move a log's sequencer to a node, while the log serves
+    Move {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        /// The node, by its id or its name
+        #[arg(long, value_name = "NODE")]
+        to: String,
+    },
+    /// End a log's term and begin the next where its sequencer is, while the log serves
+    Seal {
         /// Its name
         name: String,
         /// The pool; if not given, the only one of logs
