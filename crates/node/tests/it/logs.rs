@@ -1,5 +1,10 @@
 //! Logs on real nodes: rows L1, L2 and L7.
 
+mod bounds;
+mod figures;
+mod moves;
+mod rules;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,14 +34,18 @@ fn create(medium: Medium) -> Change {
 /// Nodes with a pool of logs whose units are open.
 fn cluster(nodes: usize, medium: Medium) -> TestCluster {
     let cluster = TestCluster::start(nodes);
-    let made = cluster.nodes[0].propose(&create(medium));
+    make(&cluster, &create(medium));
+    cluster
+}
+
+fn make(cluster: &TestCluster, create: &Change) {
+    let made = cluster.nodes[0].propose(create);
     made.expect("the pool is made");
     wait_until("the pool's groups are open", || {
         let map = cluster.nodes[0].map();
         let pool = map.pool_named("logs");
         pool.is_some_and(|pool| map.groups_of(pool).all(|group| group.open))
     });
-    cluster
 }
 
 /// A client on threads of its own: any node may die.
