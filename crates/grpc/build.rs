@@ -6,9 +6,14 @@ use std::{env, fs};
 use protox::prost::Message;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    const FILE: &str = "staves/volumes/v1/volumes.proto";
-    println!("cargo::rerun-if-changed=proto/{FILE}");
-    let files = protox::compile([FILE], ["proto"])?;
+    const FILES: [&str; 2] = [
+        "staves/volumes/v1/volumes.proto",
+        "staves/logs/v1/logs.proto",
+    ];
+    for file in FILES {
+        println!("cargo::rerun-if-changed=proto/{file}");
+    }
+    let files = protox::compile(FILES, ["proto"])?;
     // For reflection: clients ask a server for its services.
     let descriptors = Path::new(&env::var("OUT_DIR")?).join("descriptors.bin");
     fs::write(descriptors, files.encode_to_vec())?;

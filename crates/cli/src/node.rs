@@ -402,6 +402,7 @@ fn described(node: &NodeStatus) -> String {
             ("version", facts.version.clone()),
             ("nbd", or_dash(facts.nbd.clone())),
             ("grpc", or_dash(facts.grpc.clone())),
+            ("http", or_dash(facts.http.clone())),
             ("uptime", format!("{} s", number(facts.uptime_ms / 1000))),
             ("keys", number(facts.keys)),
             ("live bytes", bytes(facts.live_bytes)),

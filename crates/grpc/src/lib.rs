@@ -1,7 +1,8 @@
-//! Volumes by gRPC: the messages, the service, and a client library.
+//! Volumes and logs by gRPC: the messages, the services, and a client library for volumes.
 //!
-//! The protocol is [`proto/staves/volumes/v1/volumes.proto`](../proto/staves/volumes/v1/volumes.proto), which any gRPC library can be given;
-//! [`v1`] is what `tonic` makes of it, for the node's door and for [`VolumesClient`]. `build.rs` compiles it without protoc.
+//! The protocol is [`proto/staves/volumes/v1/volumes.proto`](../proto/staves/volumes/v1/volumes.proto), and that of logs
+//! [`proto/staves/logs/v1/logs.proto`](../proto/staves/logs/v1/logs.proto), which any gRPC library can be given;
+//! [`v1`] and [`logs_v1`] are what `tonic` makes of them, for the node's door and for [`VolumesClient`]. `build.rs` compiles them without protoc.
 //!
 //! **Layout.** `client`: reads through any node. `session`: writes, in a session of one node. `error`: what can be wrong.
 //!
@@ -22,7 +23,13 @@ pub mod v1 {
     tonic::include_proto!("staves.volumes.v1");
 }
 
-/// The .proto file's descriptors, for reflection.
+/// The messages and the service of logs, as their .proto file says them. For programs in Rust `staves-client` has logs by itself.
+pub mod logs_v1 {
+    #![allow(missing_docs, clippy::all)]
+    tonic::include_proto!("staves.logs.v1");
+}
+
+/// The .proto files' descriptors, for reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 /// Most bytes of one read.
 pub const READ_BYTES_MAX: usize = 1 << 20;

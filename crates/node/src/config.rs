@@ -25,6 +25,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use crate::client_doors::DoorAddresses;
 use staves_model::Scheme;
 use staves_model::change::BUCKETS_MAX;
 use staves_wire::cache::VALUE_BYTES_MAX;
@@ -109,7 +110,8 @@ keys! {
     resp_redirect: Redirect = "forward", "What a client of Redis's protocol gets for a key that another node serves: 'forward' asks that node and passes its answer on; 'moved' answers MOVED, for clients that know Redis Cluster.";
     admin: Endpoint = "127.0.0.1:1680", "Where HTTP is served: health, metrics, status.";
     nbd: Option<Endpoint> = "", "Where volumes are served as block devices, by NBD (its usual port is 10809). Without it they are not. Whoever reaches it may read and write all volumes.";
-    grpc: Option<Endpoint> = "", "Where volumes are served by gRPC, to programs. Without it they are not. Whoever reaches it may read and write all volumes.";
+    grpc: Option<Endpoint> = "", "Where volumes and logs are served by gRPC, to programs. Without it they are not. Whoever reaches it may read and write all volumes and logs.";
+    http: Option<Endpoint> = "", "Where logs are served by HTTP, to programs and browsers. Without it they are not. Whoever reaches it may read and write all logs.";
     tls_cert: Option<PathBuf> = "", "A file with the certificate (PEM, those of intermediate authorities behind it) that the node shows to clients of NBD that ask for TLS. The other ports have no TLS. It is read at the start.";
     tls_key: Option<PathBuf> = "", "A file with the private key of tls_cert (PEM, without a password), readable by its owner and group only.";
     tls_client_ca: Option<PathBuf> = "", "A file with the certificates (PEM) of those who sign the certificates of clients. With it TLS begins only with clients that have such a certificate.";
@@ -468,8 +470,9 @@ impl Config {
                     Some(&self.admin),
                     self.nbd.as_ref(),
                     self.grpc.as_ref(),
+                    self.http.as_ref(),
                 ]),
-                "listen, resp, admin, nbd and grpc must be addresses of their own: two doors cannot share one",
+                "listen, resp, admin, nbd, grpc and http must be addresses of their own: two doors cannot share one",
             ),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
@@ -531,23 +534,21 @@ impl Config {
         self.advertise.over(bound).map_err(ConfigError::conflict)
     }
 
-    /// The address of NBD for clients, where it is open: at the advertised host, or that of `native` where it stands for every
-    /// address of the machine.
-    pub(crate) fn nbd_address(
+    /// The addresses of NBD, gRPC and HTTP for clients, where they are open: at the advertised host, or that of `native` where a door
+    /// stands for every address of the machine.
+    pub(crate) fn door_addresses(
         &self,
-        bound: Option<SocketAddr>,
+        [nbd, grpc, http]: [Option<SocketAddr>; 3],
         native: &Endpoint,
-    ) -> Option<String> {
-        Some(self.door_address(self.nbd.as_ref()?, bound?, native))
-    }
-
-    /// The same of gRPC.
-    pub(crate) fn grpc_address(
-        &self,
-        bound: Option<SocketAddr>,
-        native: &Endpoint,
-    ) -> Option<String> {
-        Some(self.door_address(self.grpc.as_ref()?, bound?, native))
+    ) -> DoorAddresses {
+        let address = |asked: Option<&Endpoint>, bound: Option<SocketAddr>| {
+            Some(self.door_address(asked?, bound?, native))
+        };
+        DoorAddresses {
+            nbd: address(self.nbd.as_ref(), nbd),
+            grpc: address(self.grpc.as_ref(), grpc),
+            http: address(self.http.as_ref(), http),
+        }
     }
 
     fn door_address(&self, asked: &Endpoint, bound: SocketAddr, native: &Endpoint) -> String {

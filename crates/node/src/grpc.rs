@@ -1,12 +1,12 @@
-//! The gRPC door: volumes for programs (off unless `grpc` is set).
+//! The gRPC door: volumes and logs for programs (off unless `grpc` is set).
 //!
 //! A connection is served by hyper, HTTP/2 without TLS; its calls run beside each other. Reads go to the volume's buckets through
 //! the node's router, so that any node serves any volume. Writes need a session, which `Attach` begins and which belongs to the
 //! connection: it ends with it, or when a write ends without an answer, so that nothing of it takes effect after what its client does next.
 //!
 //! **Layout.** `connection`: a connection and its sessions. `calls`: requests on their way to a service. `bodies`: their messages, and the memory that
-//! those take. `service`: the calls on volumes; `states`: what the map says of them. `counted`: their limit and time. `consistency`: members compared. `failure`: gRPC's
-//! codes. The messages are `staves-grpc`'s; sessions and bytes are [`crate::volumes`]'.
+//! those take. `service`: the calls on volumes; `states`: what the map says of them. `counted`: their limit and time. `consistency`: members compared. `logs`: the calls on logs.
+//! `failure`: gRPC's codes. The messages are `staves-grpc`'s; sessions and bytes are [`crate::volumes`]'.
 
 mod bodies;
 mod calls;
@@ -14,6 +14,7 @@ mod connection;
 mod consistency;
 mod counted;
 mod failure;
+mod logs;
 mod service;
 mod states;
 
@@ -30,6 +31,7 @@ use crate::accepting::{Accepts, DoorSocket, accept};
 use crate::config::Config;
 use crate::door::Phase;
 use crate::entry::Entry;
+use crate::log_gateway::LogGateway;
 use crate::start::StartError;
 use crate::volumes::attachments::Attachments;
 use crate::volumes::places::{DoorClient, DoorClients, VolumeDoorState};
@@ -44,13 +46,14 @@ const CHECKS_MAX: usize = 4;
 struct GrpcDoor {
     entry: Arc<Entry>,
     attachments: Arc<Attachments>,
+    logs: Arc<LogGateway>,
     places: DoorClients,
     standard: StandardServices,
     /// Places for comparisons of members.
     checks: Arc<Semaphore>,
 }
 
-/// The door's socket, where volumes are to be served by gRPC.
+/// The door's socket, where volumes and logs are to be served by gRPC.
 pub(crate) struct GrpcSocket(DoorSocket);
 
 impl GrpcSocket {
@@ -67,7 +70,7 @@ impl GrpcSocket {
     pub(crate) fn serve(
         self,
         clients_max: u32,
-        (entry, attachments): (Arc<Entry>, Arc<Attachments>),
+        (entry, attachments, logs): (Arc<Entry>, Arc<Attachments>, Arc<LogGateway>),
         phase: watch::Receiver<Phase>,
     ) -> (Arc<VolumeDoorState>, Option<JoinHandle<()>>) {
         let places = DoorClients::new("gRPC", clients_max.min(CONNECTIONS_MAX));
@@ -75,6 +78,7 @@ impl GrpcSocket {
             let door = GrpcDoor {
                 entry,
                 attachments,
+                logs,
                 places,
                 standard: StandardServices::new(),
                 checks: Arc::new(Semaphore::new(CHECKS_MAX)),

@@ -33,11 +33,12 @@
 //!
 //! **Layout.** Read `node` (start to end of a node), `running`, `host`, `door`; then `native`, `forward`, `leave`.
 //! `start`: doors and options. `accepting`: their loop. `tls`: certificates, and connections within TLS. `entry`: until it has joined. `links`: the directory's connections. `witness`: reports of failures.
-//! `gate`: costly requests, one at a time. `log`: sequencers of logs. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
+//! `gate`: costly requests, one at a time. `log`: sequencers of logs. `http`, `log_gateway`: logs for programs. `admin`, `metrics`, [`status`], [`group_state`]: what is told. [`config`]: pure, by itself.
 //! [`volumes`]: figures of block devices. [`cpu`], [`resident`]: what the kernel counts.
 
 mod accepting;
 mod admin;
+mod client_doors;
 mod clock;
 pub mod config;
 pub mod cpu;
@@ -53,14 +54,17 @@ mod grpc;
 mod hangup;
 mod heap;
 mod host;
+mod http;
 mod leave;
 mod links;
 mod liveness;
 mod log;
+mod log_gateway;
 pub mod metrics;
 mod native;
 mod nbd;
 mod node;
+mod pieces;
 pub mod resident;
 mod running;
 mod serve;

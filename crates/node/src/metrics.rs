@@ -138,21 +138,21 @@ pub const METRICS: &[Metric] = &[
         kind: MetricKind::Gauge,
         unit: "connections",
         help: "Connections open on the NBD door.",
-        value: Value::One(|s| u64::from(s.running.nbd.connections.load(Ordering::Relaxed))),
+        value: Value::One(|s| u64::from(s.running.clients.nbd.connections.load(Ordering::Relaxed))),
     },
     Metric {
         name: "staves_nbd_connections_total",
         kind: MetricKind::Counter,
         unit: "connections",
         help: "Connections accepted on the NBD door.",
-        value: Value::One(|s| now(&s.running.nbd.connections_total)),
+        value: Value::One(|s| now(&s.running.clients.nbd.connections_total)),
     },
     Metric {
         name: "staves_nbd_connections_rejected_total",
         kind: MetricKind::Counter,
         unit: "connections",
         help: "NBD connections refused because clients_max were open, or all file descriptors but the reserve.",
-        value: Value::One(|s| s.running.nbd.rejected.total()),
+        value: Value::One(|s| s.running.clients.nbd.rejected.total()),
     },
     Metric {
         name: "staves_nbd_requests_total",
@@ -162,8 +162,8 @@ pub const METRICS: &[Metric] = &[
         value: Value::By(
             "kind",
             &[
-                ("read", |s| now(&s.running.nbd.reads_total)),
-                ("write", |s| now(&s.running.nbd.writes_total)),
+                ("read", |s| now(&s.running.clients.nbd.reads_total)),
+                ("write", |s| now(&s.running.clients.nbd.writes_total)),
             ],
         ),
     },
@@ -175,8 +175,8 @@ pub const METRICS: &[Metric] = &[
         value: Value::By(
             "kind",
             &[
-                ("read", |s| now(&s.running.nbd.read_bytes_total)),
-                ("write", |s| now(&s.running.nbd.written_bytes_total)),
+                ("read", |s| now(&s.running.clients.nbd.read_bytes_total)),
+                ("write", |s| now(&s.running.clients.nbd.written_bytes_total)),
             ],
         ),
     },
@@ -220,21 +220,23 @@ pub const METRICS: &[Metric] = &[
         kind: MetricKind::Gauge,
         unit: "connections",
         help: "Connections open on the gRPC door.",
-        value: Value::One(|s| u64::from(s.running.grpc.connections.load(Ordering::Relaxed))),
+        value: Value::One(|s| {
+            u64::from(s.running.clients.grpc.connections.load(Ordering::Relaxed))
+        }),
     },
     Metric {
         name: "staves_grpc_connections_total",
         kind: MetricKind::Counter,
         unit: "connections",
         help: "Connections accepted on the gRPC door.",
-        value: Value::One(|s| now(&s.running.grpc.connections_total)),
+        value: Value::One(|s| now(&s.running.clients.grpc.connections_total)),
     },
     Metric {
         name: "staves_grpc_connections_rejected_total",
         kind: MetricKind::Counter,
         unit: "connections",
         help: "gRPC connections refused because as many as may were open (clients_max, 1,024 at most), or all file descriptors but the reserve.",
-        value: Value::One(|s| s.running.grpc.rejected.total()),
+        value: Value::One(|s| s.running.clients.grpc.rejected.total()),
     },
     Metric {
         name: "staves_grpc_requests_total",
@@ -244,8 +246,8 @@ pub const METRICS: &[Metric] = &[
         value: Value::By(
             "kind",
             &[
-                ("read", |s| now(&s.running.grpc.reads_total)),
-                ("write", |s| now(&s.running.grpc.writes_total)),
+                ("read", |s| now(&s.running.clients.grpc.reads_total)),
+                ("write", |s| now(&s.running.clients.grpc.writes_total)),
             ],
         ),
     },
@@ -257,10 +259,86 @@ pub const METRICS: &[Metric] = &[
         value: Value::By(
             "kind",
             &[
-                ("read", |s| now(&s.running.grpc.read_bytes_total)),
-                ("write", |s| now(&s.running.grpc.written_bytes_total)),
+                ("read", |s| now(&s.running.clients.grpc.read_bytes_total)),
+                ("write", |s| {
+                    now(&s.running.clients.grpc.written_bytes_total)
+                }),
             ],
         ),
+    },
+    Metric {
+        name: "staves_http_connections",
+        kind: MetricKind::Gauge,
+        unit: "connections",
+        help: "Connections open on the HTTP door.",
+        value: Value::One(|s| {
+            u64::from(s.running.clients.http.connections.load(Ordering::Relaxed))
+        }),
+    },
+    Metric {
+        name: "staves_http_connections_total",
+        kind: MetricKind::Counter,
+        unit: "connections",
+        help: "Connections accepted on the HTTP door.",
+        value: Value::One(|s| now(&s.running.clients.http.connections_total)),
+    },
+    Metric {
+        name: "staves_http_connections_rejected_total",
+        kind: MetricKind::Counter,
+        unit: "connections",
+        help: "HTTP connections refused because as many as may were open (clients_max, 1,024 at most), or all file descriptors but the reserve.",
+        value: Value::One(|s| s.running.clients.http.rejected.total()),
+    },
+    Metric {
+        name: "staves_log_records_total",
+        kind: MetricKind::Counter,
+        unit: "records",
+        help: "Records of logs appended and read on the gRPC and HTTP doors.",
+        value: Value::By(
+            "kind",
+            &[
+                ("append", |s| {
+                    now(&s.running.clients.logs.counts.appended_records)
+                }),
+                ("read", |s| now(&s.running.clients.logs.counts.read_records)),
+            ],
+        ),
+    },
+    Metric {
+        name: "staves_log_bytes_total",
+        kind: MetricKind::Counter,
+        unit: "bytes",
+        help: "Bytes of those records.",
+        value: Value::By(
+            "kind",
+            &[
+                ("append", |s| {
+                    now(&s.running.clients.logs.counts.appended_bytes)
+                }),
+                ("read", |s| now(&s.running.clients.logs.counts.read_bytes)),
+            ],
+        ),
+    },
+    Metric {
+        name: "staves_log_followers",
+        kind: MetricKind::Gauge,
+        unit: "clients",
+        help: "Clients that follow a log on the gRPC and HTTP doors.",
+        value: Value::One(|s| s.running.clients.logs.followers() as u64),
+    },
+    Metric {
+        name: "staves_log_handles",
+        kind: MetricKind::Gauge,
+        unit: "logs",
+        help: "Logs that are open for the gRPC and HTTP doors.",
+        value: Value::One(|s| s.running.clients.logs.open_logs() as u64),
+    },
+    Metric {
+        name: "staves_log_in_flight_bytes",
+        kind: MetricKind::Gauge,
+        unit: "bytes",
+        help: "Memory that requests on logs, and their answers, hold at the gRPC and HTTP doors.",
+        value: Value::One(|s| s.running.clients.logs.memory.held_bytes() as u64),
     },
     Metric {
         name: "staves_in_flight_bytes",

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::accepting::accept;
+use crate::client_doors::ClientSockets;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::disk::{NodeDisk, NodeDiskError};
@@ -22,19 +23,16 @@ use crate::door::{Door, Phase};
 use crate::entry::{Entry, enter};
 use crate::forward::{NodeRouter, NodeTransport};
 use crate::gate::Gates;
-use crate::grpc::GrpcSocket;
 use crate::host::services::{HostedService, SERVICES};
 use crate::host::{self, Host};
 use crate::links::{DirectoryLinks, DirectoryWay};
 use crate::liveness::{self, Liveness};
 use crate::native::NativeDoor;
 use crate::native::maps::MapAnswers;
-use crate::nbd::NbdSocket;
 use crate::running::{OpenDoors, Running};
 use crate::start::{self, Addresses, Listeners, StartError};
 use crate::status::{DownNodes, StatusReport};
 use crate::volumes::ServedVolumes;
-use crate::volumes::attachments::Attachments;
 use crate::volumes::images::watch_over_images;
 use crate::witness::{self, Witness};
 use crate::{admin, leave};
@@ -78,13 +76,12 @@ impl Node {
         let arena = Arena::new(config.memory.0).map_err(|error| StartError::Memory {
             reason: error.to_string(),
         })?;
-        let nbd = NbdSocket::bind(&config, certificate).await?;
-        let grpc = GrpcSocket::bind(&config).await?;
+        let sockets = ClientSockets::bind(&config, certificate).await?;
         let mut disks = start::open_disks(&config)?;
-        let addresses = listeners.addresses([nbd.address(), grpc.address()]);
+        let addresses = listeners.addresses(sockets.addresses());
 
         // The cluster talks to a node while it joins: its native door is open before it has an id.
-        let identity = Identity::node(Who::default()).with_secrets(secrets);
+        let identity = Identity::node(Who::default()).with_secrets(secrets.clone());
         let liveness = Arc::new(Liveness::start()?);
         let links = DirectoryLinks::new(identity.clone(), liveness.handle());
         let options = start::directory_options(&config, &told, Some(&disks));
@@ -106,18 +103,15 @@ impl Node {
             Server::on(door, identity.clone(), net, handler)
         })?;
         let names = admin::HostNames::new(&config, &told);
-        let mut tasks = vec![admin::serve(listeners.admin, names, entry.clone())];
+        let mut tasks = vec![admin::serve(listeners.admin, names.clone(), entry.clone())];
         let door = Door::new(&config, entry.clone());
         let (phase, at) = watch::channel(Phase::Joining);
         let accepting = tokio::spawn(accept(listeners.resp, door.clone(), at.clone()));
-        let volumes = (entry.clone(), Arc::<Attachments>::default());
-        let (nbd, accepting_nbd) = nbd.serve(config.clients_max, volumes.clone(), at.clone());
-        let (grpc, accepting_grpc) = grpc.serve(config.clients_max, volumes.clone(), at);
+        let of_node = (&entry, names, &told.native);
+        let (clients, mut accepts, beside) = sockets.serve(&config, of_node, secrets, &at);
         tasks.push(tokio::spawn(watch_over_images(entry.clone())));
-        if accepting_nbd.is_some() || accepting_grpc.is_some() {
-            let (entry, attachments) = volumes;
-            tasks.push(tokio::spawn(attachments.watch_over(entry)));
-        }
+        tasks.extend(beside);
+        accepts.push(accepting);
         let life = match enter(&config, &links, &directory, &liveness.handle()).await {
             Ok(life) => life,
             Err(error) => {
@@ -138,13 +132,10 @@ impl Node {
         let (witness, said) = Witness::new(directory.map());
         let doors = OpenDoors {
             resp: door.state.clone(),
-            nbd,
-            grpc,
+            clients,
             refused: server.refused(),
             in_flight,
             resp_port: addresses.resp.port(),
-            nbd_address: config.nbd_address(addresses.nbd, &told.native),
-            grpc_address: config.grpc_address(addresses.grpc, &told.native),
         };
         let now = Running::new(
             &config,
@@ -167,7 +158,8 @@ impl Node {
         phase.send_replace(Phase::Open);
         tracing::info!(
             node = %life.node, native = %told.native, resp = %told.resp, admin = %told.admin,
-            nbd = now.nbd_address.as_deref(), grpc = now.grpc_address.as_deref(), "serving"
+            nbd = now.clients.addresses.nbd.as_deref(), grpc = now.clients.addresses.grpc.as_deref(),
+            http = now.clients.addresses.http.as_deref(), "serving"
         );
         let votes = now.directory.status().voters.contains(&life.node);
         let trusts = start::trusts(&config, addresses.native);
@@ -180,10 +172,7 @@ impl Node {
             addresses,
             server: Some(server),
             phase,
-            doors: [Some(accepting), accepting_nbd, accepting_grpc]
-                .into_iter()
-                .flatten()
-                .collect(),
+            doors: accepts,
             tasks,
             liveness,
             stopped: false,
@@ -365,10 +354,7 @@ impl Running {
             witness,
             late: DownNodes::beside_unopened(config.unflushed_wait_ms.0),
             door: doors.resp,
-            nbd: doors.nbd,
-            nbd_address: doors.nbd_address,
-            grpc_address: doors.grpc_address,
-            grpc: doors.grpc,
+            clients: doors.clients,
             volumes: ServedVolumes::default(),
             refused: doors.refused,
             in_flight: doors.in_flight,

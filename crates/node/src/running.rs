@@ -17,6 +17,7 @@ use staves_wire::{ErrorCode, Message};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::client_doors::ClientDoors;
 use crate::cpu::CpuTime;
 use crate::door::state::DoorState;
 use crate::gate::Gates;
@@ -27,7 +28,6 @@ use crate::status::{
     UnopenedGroups,
 };
 use crate::volumes::ServedVolumes;
-use crate::volumes::places::VolumeDoorState;
 use crate::witness::Witness;
 use staves_files_server::Files;
 
@@ -42,14 +42,10 @@ const COUNT_AGAIN: Duration = Duration::from_millis(100);
 /// The doors' part of it.
 pub(crate) struct OpenDoors {
     pub(crate) resp: Arc<DoorState>,
-    pub(crate) nbd: Arc<VolumeDoorState>,
-    pub(crate) grpc: Arc<VolumeDoorState>,
+    pub(crate) clients: ClientDoors,
     pub(crate) refused: Arc<RefusedConnections>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) resp_port: u16,
-    /// The address of NBD that clients are given, if it is served.
-    pub(crate) nbd_address: Option<String>,
-    pub(crate) grpc_address: Option<String>,
 }
 
 /// The state that all parts of a running node share.
@@ -61,11 +57,9 @@ pub(crate) struct Running {
     /// Groups that do not open and nodes that are down, each since when.
     pub(crate) late: Mutex<(UnopenedGroups, DownNodes)>,
     pub(crate) door: Arc<DoorState>,
-    pub(crate) nbd: Arc<VolumeDoorState>,
-    pub(crate) nbd_address: Option<String>,
-    pub(crate) grpc_address: Option<String>,
-    pub(crate) grpc: Arc<VolumeDoorState>,
-    /// The volumes that were opened here, at both of these doors.
+    /// The doors of NBD, gRPC and HTTP.
+    pub(crate) clients: ClientDoors,
+    /// The volumes that were opened here, by NBD and gRPC.
     pub(crate) volumes: ServedVolumes,
     /// Connections that the native door refused.
     pub(crate) refused: Arc<RefusedConnections>,
@@ -245,8 +239,9 @@ impl Running {
             clients_refused: self.door.rejected.recent() + self.refused.recent(),
             pools: self.pool_facts(),
             disks: host.disks().facts(),
-            nbd: self.nbd_address.clone(),
-            grpc: self.grpc_address.clone(),
+            nbd: self.clients.addresses.nbd.clone(),
+            grpc: self.clients.addresses.grpc.clone(),
+            http: self.clients.addresses.http.clone(),
         }
     }
 

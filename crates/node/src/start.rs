@@ -139,6 +139,8 @@ pub struct Addresses {
     pub nbd: Option<SocketAddr>,
     /// gRPC, where it is served.
     pub grpc: Option<SocketAddr>,
+    /// Logs by HTTP, where they are served.
+    pub http: Option<SocketAddr>,
 }
 
 /// The three doors, open.
@@ -168,13 +170,14 @@ impl Listeners {
         })
     }
 
-    pub(crate) fn addresses(&self, [nbd, grpc]: [Option<SocketAddr>; 2]) -> Addresses {
+    pub(crate) fn addresses(&self, [nbd, grpc, http]: [Option<SocketAddr>; 3]) -> Addresses {
         Addresses {
             native: address(&self.native),
             resp: address(&self.resp),
             admin: address(&self.admin),
             nbd,
             grpc,
+            http,
         }
     }
 }

@@ -111,8 +111,10 @@ pub struct NodeFacts {
     pub volumes: Vec<crate::volumes::VolumeFacts>,
     /// The address at which it serves volumes by NBD, `host:port`, if it does.
     pub nbd: Option<String>,
-    /// The address at which it serves volumes by gRPC, `host:port`, if it does.
+    /// The address at which it serves volumes and logs by gRPC, `host:port`, if it does.
     pub grpc: Option<String>,
+    /// The address at which it serves logs by HTTP, `host:port`, if it does.
+    pub http: Option<String>,
 }
 
 /// Memory that a pool takes of a node.

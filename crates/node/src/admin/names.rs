@@ -1,4 +1,4 @@
-//! The names that the admin door answers to.
+//! The names that the doors of HTTP answer to.
 //!
 //! A page in a browser may ask any address, as long as a name of the page's own leads there (DNS rebinding). The browser
 //! then names that name as the host: so whoever asks for a host that is none of this node's is refused.
@@ -21,6 +21,7 @@ impl HostNames {
         let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let mut names = BTreeSet::from(["localhost".to_owned()]);
         let doors = [&config.admin, &told.admin, &told.resp, &told.native];
+        let doors = doors.into_iter().chain(&config.http);
         names.extend(doors.map(|door| plain(&door.host)));
         names.extend([machine.trim(), config.name.as_deref().unwrap_or("")].map(plain));
         names.retain(|name| !name.is_empty());
@@ -28,7 +29,7 @@ impl HostNames {
     }
 
     /// Returns the host that was asked for, if it is not of this node. Who names none is no browser.
-    pub(super) fn stranger(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Option<String> {
+    pub(crate) fn stranger(&self, uri: &Uri, headers: &HeaderMap, local: IpAddr) -> Option<String> {
         let named = headers.get_all(header::HOST).iter();
         let named = named.map(|host| String::from_utf8_lossy(host.as_bytes()).into_owned());
         let mut asked = named.chain(uri.authority().map(ToString::to_string));

@@ -157,7 +157,7 @@ fn what_does_not_hold_together_is_named_with_file_line_and_value() {
         (
             "admin = \"127.0.0.1:1600\"",
             "",
-            "listen, resp, admin, nbd and grpc",
+            "listen, resp, admin, nbd, grpc and http",
         ),
     ] {
         let error = refused(&format!("zone = \"a\"\n{line}\nlog = \"warn\"\n"));
@@ -288,7 +288,10 @@ fn clients_are_given_an_address_of_nbd_that_they_can_reach() {
         let loaded = load_text(Path::new("f.toml"), file, none(), none()).expect("sound");
         let native = "10.0.0.9:1600".parse().expect("an address");
         let bound = ([127, 0, 0, 1], 1234).into();
-        loaded.config.nbd_address(Some(bound), &native)
+        loaded
+            .config
+            .door_addresses([Some(bound), None, None], &native)
+            .nbd
     };
     assert_eq!(given(""), None);
     let address = |text: &str| Some(text.to_owned());

@@ -3,12 +3,11 @@
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use hyper::body::{Body as HttpBody, Frame, Incoming};
-use staves_net::InFlightPart;
+use hyper::body::{Body as HttpBody, Incoming};
+use staves_net::{InFlight, InFlightPart};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tonic::body::Body;
@@ -16,7 +15,7 @@ use tonic::{Code, Response, Status};
 
 use super::connection::GrpcConnection;
 use super::failure::{settled, status};
-use crate::running::Running;
+use crate::pieces::{PiecedBody, is_taken};
 use crate::volumes::error::BlockError;
 use crate::volumes::memory::request_memory;
 
@@ -24,10 +23,6 @@ use crate::volumes::memory::request_memory;
 const HEAD_BYTES: usize = 5;
 /// The time that a message may take to come.
 const RECEIVE_MAX: Duration = Duration::from_secs(30);
-/// The time that a client may take nothing of an answer.
-const TAKE_MAX: Duration = Duration::from_secs(30);
-/// Bytes of an answer that leave at a time.
-const PIECE_BYTES: usize = 16 << 10;
 /// A message is in memory twice for a moment: as it came or goes, and decoded.
 const COPIES: usize = 2;
 
@@ -35,9 +30,16 @@ const COPIES: usize = 2;
 #[derive(Clone)]
 pub(super) struct AnswerMemory(Arc<parking_lot::Mutex<Option<InFlightPart>>>);
 
+/// The receiver of what has left of a stream, whose sender holds the memory. The extension of a response.
+#[derive(Clone)]
+pub(super) struct StreamProgress(pub(super) mpsc::UnboundedSender<usize>);
+
 /// Memory for an answer of so many bytes.
-pub(super) async fn answer_memory(running: &Running, bytes: usize) -> Result<InFlightPart, Status> {
-    let part = request_memory(running, COPIES * bytes).await;
+pub(super) async fn answer_memory(
+    memory: &Arc<InFlight>,
+    bytes: usize,
+) -> Result<InFlightPart, Status> {
+    let part = request_memory(memory, COPIES * bytes).await;
     part.ok_or_else(|| status(&BlockError::no_memory()))
 }
 
@@ -53,9 +55,9 @@ pub(super) fn held<T>(answer: T, part: InFlightPart) -> Response<T> {
 pub(super) async fn receive(
     body: Incoming,
     bytes_max: usize,
-    running: &Running,
+    memory: &Arc<InFlight>,
 ) -> Result<(Bytes, Option<InFlightPart>), Status> {
-    let received = timeout(RECEIVE_MAX, receive_all(body, bytes_max, running));
+    let received = timeout(RECEIVE_MAX, receive_all(body, bytes_max, memory));
     received.await.unwrap_or_else(|_| {
         let text = format!("the call did not come whole within {RECEIVE_MAX:?}; nothing was done");
         Err(settled(Code::DeadlineExceeded, text))
@@ -65,7 +67,7 @@ pub(super) async fn receive(
 async fn receive_all(
     mut body: Incoming,
     bytes_max: usize,
-    running: &Running,
+    memory: &Arc<InFlight>,
 ) -> Result<(Bytes, Option<InFlightPart>), Status> {
     let mut message = BytesMut::new();
     let mut part: Option<InFlightPart> = None;
@@ -75,7 +77,7 @@ async fn receive_all(
             if length > bytes_max || message.len() > whole {
                 return Err(too_large(length, bytes_max));
             }
-            part = Some(answer_memory(running, whole).await?);
+            part = Some(answer_memory(memory, whole).await?);
             message.reserve(whole - message.len());
         }
         let next = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx));
@@ -130,6 +132,9 @@ pub(super) fn in_pieces(
     connection: &Arc<GrpcConnection>,
 ) -> hyper::Response<Body> {
     let (mut head, body) = response.into_parts();
+    if let Some(StreamProgress(sent)) = head.extensions.remove() {
+        return hyper::Response::from_parts(head, Body::new(PiecedBody::new(body, sent)));
+    }
     let memory = head.extensions.remove::<AnswerMemory>();
     let part = memory.and_then(|AnswerMemory(part)| part.lock().take());
     let Some(part) = part else {
@@ -137,12 +142,7 @@ pub(super) fn in_pieces(
     };
     let (sent, progress) = mpsc::unbounded_channel();
     tokio::spawn(watch_over(part, progress, connection.clone()));
-    let body = PiecedBody {
-        inner: body,
-        rest: Bytes::new(),
-        sent,
-    };
-    hyper::Response::from_parts(head, Body::new(body))
+    hyper::Response::from_parts(head, Body::new(PiecedBody::new(body, sent)))
 }
 
 /// Holds the memory of an answer, and ends the connection of a client that does not take it.
@@ -151,51 +151,7 @@ async fn watch_over(
     mut progress: mpsc::UnboundedReceiver<usize>,
     connection: Arc<GrpcConnection>,
 ) {
-    loop {
-        tokio::select! {
-            moved = timeout(TAKE_MAX, progress.recv()) => match moved {
-                Ok(Some(bytes)) => part.moved(bytes),
-                Ok(None) => return,
-                Err(_) => break,
-            },
-            () = part.stuck() => break,
-        }
-    }
-    connection.close();
-}
-
-/// A body whose data leaves in small pieces: hyper asks for the next when there is room for it, and has no more in memory.
-struct PiecedBody {
-    inner: Body,
-    rest: Bytes,
-    /// Bytes that have left. One number for each piece of an answer, whose length is bounded.
-    sent: mpsc::UnboundedSender<usize>,
-}
-
-impl HttpBody for PiecedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        while self.rest.is_empty() {
-            match ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => self.rest = data,
-                    Err(other) => return Poll::Ready(Some(Ok(other))),
-                },
-                end => return Poll::Ready(end),
-            }
-        }
-        let len = PIECE_BYTES.min(self.rest.len());
-        let piece = self.rest.split_to(len);
-        let _ = self.sent.send(len);
-        Poll::Ready(Some(Ok(Frame::data(piece))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty() && self.inner.is_end_stream()
+    if !is_taken(&mut part, &mut progress, usize::MAX).await {
+        connection.close();
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use axum::body::Body as WholeBody;
 use hyper::body::Incoming;
 use hyper::{Request, Response, StatusCode, header};
+use staves_grpc::logs_v1::logs_server::{self, LogsServer};
 use staves_grpc::v1::volumes_server::{SERVICE_NAME, VolumesServer};
 use staves_grpc::{DESCRIPTORS, WRITE_BYTES_MAX};
 use tokio::sync::watch;
@@ -20,6 +21,7 @@ use tonic_reflection::server::v1::ServerReflectionServer;
 use super::GrpcDoor;
 use super::bodies::{in_pieces, receive};
 use super::connection::GrpcConnection;
+use super::logs::{APPEND_MESSAGE_BYTES_MAX, LogService};
 use super::service::VolumeService;
 use crate::door::Phase;
 
@@ -53,7 +55,7 @@ pub(super) async fn report_health(door: Arc<GrpcDoor>, mut phase: watch::Receive
             Phase::Open => ServingStatus::Serving,
             _ => ServingStatus::NotServing,
         };
-        for service in ["", SERVICE_NAME] {
+        for service in ["", SERVICE_NAME, logs_server::SERVICE_NAME] {
             let reporter = &door.standard.reporter;
             reporter.set_service_status(service, status).await;
         }
@@ -68,6 +70,7 @@ pub(super) async fn report_health(door: Arc<GrpcDoor>, mut phase: watch::Receive
 pub(super) struct ConnectionCalls {
     connection: Arc<GrpcConnection>,
     volumes: VolumesServer<VolumeService>,
+    logs: LogsServer<LogService>,
 }
 
 impl ConnectionCalls {
@@ -76,9 +79,14 @@ impl ConnectionCalls {
         let volumes = VolumesServer::new(service)
             .max_decoding_message_size(WRITE_BYTES_MAX + MESSAGE_BYTES_MAX)
             .max_encoding_message_size(ANSWER_BYTES_MAX);
+        let service = LogService::new(connection.clone());
+        let logs = LogsServer::new(service)
+            .max_decoding_message_size(APPEND_MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(ANSWER_BYTES_MAX);
         ConnectionCalls {
             connection: connection.clone(),
             volumes,
+            logs,
         }
     }
 
@@ -101,6 +109,13 @@ impl ConnectionCalls {
                 };
                 self.answer_volumes(request, bytes_max).await
             }
+            Some((logs_server::SERVICE_NAME, method)) => {
+                let bytes_max = match method {
+                    "Append" => APPEND_MESSAGE_BYTES_MAX,
+                    _ => MESSAGE_BYTES_MAX,
+                };
+                self.answer_logs(request, bytes_max).await
+            }
             Some(("grpc.health.v1.Health", _)) => {
                 let mut health = self.connection.door.standard.health();
                 health
@@ -110,7 +125,10 @@ impl ConnectionCalls {
             }
             Some(("grpc.reflection.v1.ServerReflection", _)) => reflect(request).await,
             _ => {
-                let text = format!("this door serves {SERVICE_NAME}, gRPC's health and reflection");
+                let text = format!(
+                    "this door serves {SERVICE_NAME}, {}, gRPC's health and reflection",
+                    logs_server::SERVICE_NAME
+                );
                 Status::unimplemented(text).into_http()
             }
         }
@@ -126,12 +144,30 @@ impl ConnectionCalls {
             Err(not_yet) => return not_yet.into_http(),
         };
         let (head, body) = request.into_parts();
-        let (message, _part) = match receive(body, bytes_max, &running).await {
+        let (message, _part) = match receive(body, bytes_max, &running.in_flight).await {
             Ok(received) => received,
             Err(refused) => return refused.into_http(),
         };
         let request = Request::from_parts(head, WholeBody::from(message));
         let answered = self.volumes.call(request).await;
+        let response = answered.unwrap_or_else(|never| match never {});
+        in_pieces(response, &self.connection)
+    }
+
+    async fn answer_logs(
+        &mut self,
+        request: Request<Incoming>,
+        bytes_max: usize,
+    ) -> Response<Body> {
+        let (head, body) = request.into_parts();
+        // Apart from the memory that the requests of the node's client need.
+        let memory = &self.connection.door.logs.memory;
+        let (message, _part) = match receive(body, bytes_max, memory).await {
+            Ok(received) => received,
+            Err(refused) => return refused.into_http(),
+        };
+        let request = Request::from_parts(head, WholeBody::from(message));
+        let answered = self.logs.call(request).await;
         let response = answered.unwrap_or_else(|never| match never {});
         in_pieces(response, &self.connection)
     }

@@ -142,7 +142,7 @@ impl Volumes for VolumeService {
         let running = self.running()?;
         let map = self.map().await?;
         let regions: usize = map.pools.values().map(|pool| pool.regions().len()).sum();
-        let part = answer_memory(running, regions * ENTRY_BYTES).await?;
+        let part = answer_memory(&running.in_flight, regions * ENTRY_BYTES).await?;
         let volumes = states::volumes(&map);
         Ok(held(v1::ListReply { volumes }, part))
     }
@@ -156,7 +156,7 @@ impl Volumes for VolumeService {
         let map = self.map().await?;
         let (pool, region) = map.region_named(&name).ok_or_else(|| no_volume(&name))?;
         let entries = 1 + region.groups().count();
-        let part = answer_memory(running, entries * ENTRY_BYTES).await?;
+        let part = answer_memory(&running.in_flight, entries * ENTRY_BYTES).await?;
         let state = states::state(&map, pool, region).ok_or_else(|| no_volume(&name))?;
         Ok(held(state, part))
     }
@@ -218,7 +218,7 @@ impl Volumes for VolumeService {
         let counted = CountedCall::begin(&served, kind, std::future::pending()).await;
         let counted = counted.map_err(|error| status(&error))?;
         let read = async {
-            let part = answer_memory(self.running()?, length as usize).await?;
+            let part = answer_memory(&self.running()?.in_flight, length as usize).await?;
             let parts = bytes.read(offset, length).await;
             Ok::<_, Status>((joined(parts.map_err(|error| status(&error))?), part))
         };

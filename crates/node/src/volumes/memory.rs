@@ -1,19 +1,21 @@
 //! The memory for a request on a volume.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use staves_net::InFlightPart;
+use staves_net::{InFlight, InFlightPart};
 use tokio::time::timeout;
 
 use super::blocks::PATIENCE;
-use crate::running::Running;
 
 /// The longest wait for memory: as long as the request itself may take.
 const MEMORY_WAIT: Duration = PATIENCE;
 
 /// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
-pub(crate) async fn request_memory(running: &Running, bytes: usize) -> Option<InFlightPart> {
-    let in_flight = &running.in_flight;
+pub(crate) async fn request_memory(
+    in_flight: &Arc<InFlight>,
+    bytes: usize,
+) -> Option<InFlightPart> {
     let mut part = InFlightPart::of_request(in_flight.clone());
     let found = async {
         while !part.try_set_in_turn(bytes) {

@@ -1,0 +1,415 @@
+//! Logs for programs of any language: the requests of the gRPC and HTTP doors, made by the client library.
+//!
+//! **Path.** A door takes a request apart and calls the [`LogGateway`], which has one client of the cluster and one handle of each log
+//! that is in use ([`handles`]): all requests of all connections share it, since each handle that appends leaves an id in the log. Records
+//! that are read wait in [`reads`] until they are counted; [`follow`] sends what comes to those who wait at the tail.
+//!
+//! **Bounds.** Memory for messages is counted apart from that of other requests, which the client's own requests need: a part of
+//! `in_flight_bytes_max`, and what does not move makes way for others. Handles, reads at a time, lists at a time and followers have numbers;
+//! beyond them a request is refused as busy, and nothing was done.
+//!
+//! **Invariants.** An append that its client gave up keeps its memory until its outcome is known. Nobody waits for memory or for a place among
+//! the reads while it holds what others wait for.
+
+pub(crate) mod error;
+pub(crate) mod follow;
+mod handles;
+mod reads;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use staves_client::{AppendMode, Client, ClientOptions, ErrorCode, LogStat};
+use staves_model::{ClusterMap, Pool, ServiceId};
+use staves_net::{InFlight, InFlightPart, Secret};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use self::error::LogError;
+use self::handles::{LogName, OpenLog, OpenLogs};
+use crate::entry::Entry;
+
+pub(crate) use self::reads::{LogBatch, room};
+pub(crate) use staves_client::LOG_BATCH_BYTES_MAX;
+
+/// The longest time of a request, and what it has if it does not say.
+pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(30);
+/// Most records of one append, of a log that takes several.
+pub(crate) const APPEND_RECORDS_MAX: usize = 1024;
+/// Most records of one answer, and what it has if the request does not say.
+pub(crate) const READ_RECORDS_MAX: usize = 1000;
+/// Bytes of the records of one answer; one that is longer comes alone.
+pub(crate) const READ_BYTES_MAX: usize = 1 << 20;
+/// Most logs of one page of a list.
+pub(crate) const LIST_MAX: usize = 1000;
+/// Most followers of a node at a time, by all its doors.
+pub(crate) const FOLLOWERS_MAX: usize = 256;
+/// Most bytes of a log's name.
+const NAME_BYTES_MAX: usize = 255;
+/// Most lists at a time: each asks for every log.
+const LISTS_MAX: usize = 2;
+/// The part of the memory for requests, and the least of it.
+const MEMORY_PART: usize = 4;
+const MEMORY_BYTES_MIN: usize = 8 << 20;
+/// Handles that nobody uses are looked for so often.
+const SWEEP: Duration = Duration::from_secs(30);
+
+/// A log that a request names.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LogTarget {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its pool; without one, the only pool of logs.
+    pub(crate) pool: Option<String>,
+}
+
+/// A page of the list of logs.
+pub(crate) struct LogPage {
+    /// By pool and name.
+    pub(crate) logs: Vec<LogStat>,
+    /// There are more behind the last of these.
+    pub(crate) more: bool,
+}
+
+/// The counts of the requests on logs.
+#[derive(Debug, Default)]
+pub(crate) struct GatewayCounts {
+    pub(crate) appended_records: AtomicU64,
+    pub(crate) appended_bytes: AtomicU64,
+    pub(crate) read_records: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+}
+
+impl GatewayCounts {
+    fn appended(&self, records: usize, bytes: usize) {
+        let (records, bytes) = (records as u64, bytes as u64);
+        self.appended_records.fetch_add(records, Ordering::Relaxed);
+        self.appended_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn read(&self, records: usize, bytes: usize) {
+        let (records, bytes) = (records as u64, bytes as u64);
+        self.read_records.fetch_add(records, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The requests on logs that this node makes for programs.
+pub(crate) struct LogGateway {
+    /// The doors have it; the node has this.
+    entry: Weak<Entry>,
+    /// This node's own native address, where its client begins.
+    native: String,
+    secret: Option<Secret>,
+    client: OnceLock<Client>,
+    logs: OpenLogs,
+    /// The memory for messages, apart from that of the requests that they cause.
+    pub(crate) memory: Arc<InFlight>,
+    reads: Arc<Semaphore>,
+    lists: Semaphore,
+    followers: Arc<Semaphore>,
+    pub(crate) counts: GatewayCounts,
+}
+
+impl LogGateway {
+    /// Of a node with this native address and secret, and with so many bytes for requests in all.
+    pub(crate) fn new(
+        entry: &Arc<Entry>,
+        native: String,
+        secret: Option<Secret>,
+        in_flight_bytes: usize,
+    ) -> Arc<LogGateway> {
+        let memory = (in_flight_bytes / MEMORY_PART).max(MEMORY_BYTES_MIN);
+        Arc::new(LogGateway {
+            entry: Arc::downgrade(entry),
+            native,
+            secret,
+            client: OnceLock::new(),
+            logs: OpenLogs::default(),
+            memory: InFlight::new(memory),
+            reads: Arc::new(Semaphore::new(reads::READS_MAX)),
+            lists: Semaphore::new(LISTS_MAX),
+            followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
+            counts: GatewayCounts::default(),
+        })
+    }
+
+    /// Closes handles that nobody uses, for as long as the node runs.
+    pub(crate) async fn close_idle(self: Arc<LogGateway>) {
+        loop {
+            tokio::time::sleep(SWEEP).await;
+            self.logs.close_idle();
+        }
+    }
+
+    /// The followers at present.
+    pub(crate) fn followers(&self) -> usize {
+        FOLLOWERS_MAX.saturating_sub(self.followers.available_permits())
+    }
+
+    /// The handles that are open.
+    pub(crate) fn open_logs(&self) -> usize {
+        self.logs.count()
+    }
+
+    fn client(&self) -> Result<&Client, LogError> {
+        let stopping = || LogError::of(ErrorCode::Stopping, "the node is stopping: ask another");
+        let entry = self.entry.upgrade().ok_or_else(stopping)?;
+        let not_yet = || LogError::of(ErrorCode::NotServing, entry.not_yet());
+        let running = entry.get().ok_or_else(not_yet)?;
+        Ok(self.client.get_or_init(|| {
+            let options = ClientOptions {
+                deadline: REQUEST_MAX,
+                cluster: running.host.life.cluster,
+                secret: self.secret.clone(),
+                ..ClientOptions::default()
+            };
+            Client::unconnected(std::slice::from_ref(&self.native), options)
+        }))
+    }
+
+    /// Makes a log.
+    pub(crate) async fn create(
+        &self,
+        target: &LogTarget,
+        mode: AppendMode,
+        until: Instant,
+    ) -> Result<LogStat, LogError> {
+        check_name(&target.name)?;
+        let client = self.client()?;
+        let made = client.create_log(target.pool.as_deref(), &target.name, mode);
+        by(until, "the log may have been made", made).await
+    }
+
+    /// Logs of one pool or of all, by pool and name, behind one of these.
+    pub(crate) async fn list(
+        &self,
+        pool: Option<&str>,
+        after: Option<(String, String)>,
+        most: usize,
+        until: Instant,
+    ) -> Result<LogPage, LogError> {
+        let Ok(_place) = self.lists.try_acquire() else {
+            let text = format!(
+                "{LISTS_MAX} lists of logs are made at this node already: ask again a little later"
+            );
+            return Err(LogError::of(ErrorCode::Busy, text));
+        };
+        let listed = self.client()?.logs(pool);
+        let mut logs = by(until, "", listed).await?;
+        logs.sort_by(|a, b| (&a.pool, &a.name).cmp(&(&b.pool, &b.name)));
+        if let Some(after) = after {
+            logs.retain(|log| (&log.pool, &log.name) > (&after.0, &after.1));
+        }
+        let more = logs.len() > most;
+        logs.truncate(most);
+        Ok(LogPage { logs, more })
+    }
+
+    /// A log as it is.
+    pub(crate) async fn show(
+        &self,
+        target: &LogTarget,
+        until: Instant,
+    ) -> Result<LogStat, LogError> {
+        check_name(&target.name)?;
+        let stat = self
+            .client()?
+            .log_stat(target.pool.as_deref(), &target.name);
+        by(until, "", stat).await
+    }
+
+    /// Deletes a log. Returns it as it was.
+    pub(crate) async fn delete(
+        &self,
+        target: &LogTarget,
+        until: Instant,
+    ) -> Result<LogStat, LogError> {
+        let stat = self.show(target, until).await?;
+        let deleted = self
+            .client()?
+            .delete_log(target.pool.as_deref(), &target.name);
+        by(until, "the log may have been deleted", deleted).await?;
+        self.logs.forget(&self.key(target).await?, None);
+        Ok(stat)
+    }
+
+    /// Appends records, all of them at positions in a row or none. Returns the first position.
+    pub(crate) async fn append(
+        &self,
+        target: &LogTarget,
+        records: Vec<Bytes>,
+        until: Instant,
+    ) -> Result<u64, LogError> {
+        let bytes: usize = records.iter().map(Bytes::len).sum();
+        if bytes > LOG_BATCH_BYTES_MAX {
+            let text = format!(
+                "an append of {bytes} bytes: one has {LOG_BATCH_BYTES_MAX} at most; make records smaller, or append fewer at a time"
+            );
+            return Err(LogError::of(ErrorCode::TooLarge, text));
+        }
+        let append = |log: Arc<OpenLog>| {
+            let records = records.clone();
+            async move {
+                let first = self.append_to(&log, records, until).await?;
+                log.appended();
+                Ok(first)
+            }
+        };
+        let first = self.with_log(target, until, append).await?;
+        self.counts.appended(records.len(), bytes);
+        Ok(first)
+    }
+
+    async fn append_to(
+        &self,
+        log: &OpenLog,
+        records: Vec<Bytes>,
+        until: Instant,
+    ) -> Result<u64, LogError> {
+        let handle = log.handle.clone();
+        let most = handle.batch_records_max();
+        if !(1..=most).contains(&records.len()) {
+            let text = format!(
+                "an append of {} records: log '{}' takes 1 to {most} at a time",
+                records.len(),
+                handle.name()
+            );
+            return Err(LogError::of(ErrorCode::Malformed, text));
+        }
+        let mut part = InFlightPart::of_request(self.memory.clone());
+        part.set(records.iter().map(Bytes::len).sum());
+        // It is in memory until its outcome is known, whether its client waits or not.
+        let append = tokio::spawn(async move {
+            let done = handle.append(&records).await;
+            drop(part);
+            done
+        });
+        match timeout_at(until, append).await {
+            Ok(Ok(done)) => Ok(done?),
+            Ok(Err(_)) => Err(LogError::uncertain(
+                ErrorCode::Internal,
+                "the append ended early: it may be in the log; read its end before you append again",
+            )),
+            Err(_) => Err(LogError::uncertain(
+                ErrorCode::Deadline,
+                "the append was not acknowledged in time: it may be in the log; read its end before you append again, or give it longer",
+            )),
+        }
+    }
+
+    /// The first position that was not given out.
+    pub(crate) async fn tail(&self, target: &LogTarget, until: Instant) -> Result<u64, LogError> {
+        let tail = |log: Arc<OpenLog>| async move { by(until, "", log.handle.tail()).await };
+        self.with_log(target, until, tail).await
+    }
+
+    /// Gives up all positions below one. Returns the log as it is then.
+    pub(crate) async fn trim(
+        &self,
+        target: &LogTarget,
+        to: u64,
+        until: Instant,
+    ) -> Result<LogStat, LogError> {
+        let trim = |log: Arc<OpenLog>| async move {
+            by(until, "the log may have been trimmed", log.handle.trim(to)).await
+        };
+        self.with_log(target, until, trim).await?;
+        self.show(target, until).await
+    }
+
+    /// Does something with an open log. Once more if the log is gone: it may have been made anew since it was opened, and nothing was done.
+    async fn with_log<T, F>(
+        &self,
+        target: &LogTarget,
+        until: Instant,
+        work: impl Fn(Arc<OpenLog>) -> F,
+    ) -> Result<T, LogError>
+    where
+        F: Future<Output = Result<T, LogError>>,
+    {
+        let log = self.open(target, until).await?;
+        match work(log.clone()).await {
+            Err(error) if error.is_gone() => {
+                self.logs.forget(&self.key(target).await?, Some(&log));
+                work(self.open(target, until).await?).await
+            }
+            done => done,
+        }
+    }
+
+    /// The log's handle, which all its requests share.
+    async fn open(&self, target: &LogTarget, until: Instant) -> Result<Arc<OpenLog>, LogError> {
+        check_name(&target.name)?;
+        let key = timeout_at(until, self.key(target)).await;
+        let key = key.map_err(|_| late(""))??;
+        if let Some(log) = self.logs.get(&key) {
+            return Ok(log);
+        }
+        let pool = Some(key.pool.as_str()).filter(|pool| !pool.is_empty());
+        let handle = by(until, "", self.client()?.open_log(pool, &target.name)).await?;
+        self.logs.keep(key, handle)
+    }
+
+    /// A log by its pool's name, also where a request does not say it.
+    async fn key(&self, target: &LogTarget) -> Result<LogName, LogError> {
+        let client = self.client()?;
+        let named = |pool: Option<String>| LogName {
+            pool: pool.unwrap_or_default(),
+            name: target.name.clone(),
+        };
+        if target.pool.is_some() {
+            return Ok(named(target.pool.clone()));
+        }
+        let pool = match only_pool(&client.map()) {
+            Some(pool) => Some(pool),
+            None => only_pool(client.refresh().await?.as_ref()),
+        };
+        // Without one the client says which there are.
+        Ok(named(pool))
+    }
+}
+
+/// The name of the only pool of logs.
+fn only_pool(map: &ClusterMap) -> Option<String> {
+    let of_logs = |pool: &&Pool| pool.kind.service() == Some(ServiceId::LOG);
+    let mut pools = map.pools.values().filter(of_logs);
+    match (pools.next(), pools.next()) {
+        (Some(only), None) => Some(only.name.clone()),
+        _ => None,
+    }
+}
+
+fn check_name(name: &str) -> Result<(), LogError> {
+    if (1..=NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    let text = format!(
+        "a log's name has 1 to {NAME_BYTES_MAX} bytes, and this one {}: choose another",
+        name.len()
+    );
+    Err(LogError::of(ErrorCode::Malformed, text))
+}
+
+/// The result of a request, if it comes in time.
+async fn by<T>(
+    until: Instant,
+    uncertain: &str,
+    request: impl Future<Output = Result<T, staves_client::ClientError>>,
+) -> Result<T, LogError> {
+    match timeout_at(until, request).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(late(uncertain)),
+    }
+}
+
+/// A request that was not answered in time, and what may have been done all the same.
+fn late(uncertain: &str) -> LogError {
+    let text = "there was no answer in time: ask again, with more time ('staves status' says whether the log's nodes are up)";
+    match uncertain {
+        "" => LogError::of(ErrorCode::Deadline, text),
+        what => LogError::uncertain(ErrorCode::Deadline, format!("{text}; {what}")),
+    }
+}

@@ -1,0 +1,257 @@
+//! Followers: clients that are sent what a log has from a position on, and then what comes.
+//!
+//! The tail of a log is asked for by one task for all its followers ([`poll_tail`]). Each follower has a task of its own, which reads some
+//! records, hands them to its door, and reads on once they have left: a slow one holds no more than that, and nobody waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use staves_client::ErrorCode;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::error::LogError;
+use super::handles::OpenLog;
+use super::reads::{LogBatch, ReadBounds};
+use super::{FOLLOWERS_MAX, LogGateway, LogTarget, REQUEST_MAX};
+use crate::pieces::is_taken;
+
+/// The tail of a log that is followed is asked for so often, and after an error.
+const POLL: Duration = Duration::from_millis(25);
+const POLL_AGAIN: Duration = Duration::from_millis(200);
+/// A client that gets nothing else gets a sign of life so often.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Most records, and bytes of them, that are on their way to a follower; one that is longer goes alone.
+const BATCH_RECORDS: usize = 256;
+const BATCH_BYTES: usize = 128 << 10;
+
+/// The tail of a log, as the last answer had it.
+#[derive(Clone, Debug)]
+pub(super) enum TailState {
+    Unknown,
+    At(u64),
+    /// There is no such log any more.
+    Gone(LogError),
+}
+
+impl OpenLog {
+    /// The tail, from now on.
+    fn follow_tail(self: &Arc<OpenLog>) -> watch::Receiver<TailState> {
+        let tail = self.tail.subscribe();
+        if !self.is_polled.swap(true, Ordering::AcqRel) {
+            tokio::spawn(poll_tail(self.clone()));
+        }
+        tail
+    }
+}
+
+/// Asks for the tail of a log for as long as anybody follows it.
+async fn poll_tail(log: Arc<OpenLog>) {
+    loop {
+        let pause = match log.handle.tail().await.map_err(LogError::from) {
+            Ok(tail) => {
+                log.tail.send_if_modified(|state| {
+                    let is_new = !matches!(state, TailState::At(old) if *old == tail);
+                    *state = TailState::At(tail);
+                    is_new
+                });
+                POLL
+            }
+            Err(gone) if gone.is_gone() => {
+                log.tail.send_replace(TailState::Gone(gone));
+                return;
+            }
+            // A sequencer that is gone, most often: there will be another.
+            Err(_) => POLL_AGAIN,
+        };
+        let _ = timeout(pause, log.nudge.notified()).await;
+        if log.tail.receiver_count() == 0 {
+            log.is_polled.store(false, Ordering::Release);
+            // Somebody may have come meanwhile, and have seen that it is asked for.
+            let comes_anew =
+                || log.tail.receiver_count() > 0 && !log.is_polled.swap(true, Ordering::AcqRel);
+            if !comes_anew() {
+                return;
+            }
+        }
+    }
+}
+
+/// The first position of a follower.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FollowFrom {
+    /// Where the log begins.
+    Begin,
+    /// The tail: only what comes.
+    Tail,
+    /// A position, of the log or its tail.
+    Position(u64),
+}
+
+/// Something that a follower is sent.
+pub(crate) enum FollowEvent {
+    /// Records, each with its position.
+    Records(Vec<(u64, Bytes)>),
+    /// Nothing for a while.
+    Quiet,
+    /// It ends.
+    Ended(LogError),
+}
+
+/// The form in which a door sends events.
+pub(crate) trait FollowForm: Send + 'static {
+    /// A message.
+    type Item: Send + 'static;
+
+    /// The message of an event, and its bytes on the way; none if the door does not send it.
+    fn item(event: FollowEvent) -> Option<(Self::Item, usize)>;
+}
+
+/// A client that follows a log.
+pub(crate) struct Follower {
+    gateway: Arc<LogGateway>,
+    target: LogTarget,
+    log: Arc<OpenLog>,
+    position: u64,
+    tail: watch::Receiver<TailState>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Follower {
+    /// Finds the log, the position in it, and a place among the followers.
+    pub(crate) async fn begin(
+        gateway: &Arc<LogGateway>,
+        target: LogTarget,
+        from: FollowFrom,
+        until: Instant,
+    ) -> Result<Follower, LogError> {
+        let Ok(place) = gateway.followers.clone().try_acquire_owned() else {
+            let text = format!(
+                "{FOLLOWERS_MAX} clients follow logs through this node, which is the most: follow through another node"
+            );
+            return Err(LogError::of(ErrorCode::Busy, text));
+        };
+        let stat = gateway.show(&target, until).await?;
+        // It is the log of that name as it is now, not one that was deleted.
+        let tail = gateway.tail(&target, until).await?;
+        let position = match from {
+            FollowFrom::Begin => stat.trim,
+            FollowFrom::Tail => tail,
+            FollowFrom::Position(position) if position > tail => {
+                return Err(LogError::past_tail(&target.name, position, tail));
+            }
+            FollowFrom::Position(position) if position < stat.trim => {
+                return Err(LogError::trimmed(&target.name, position, stat.trim));
+            }
+            FollowFrom::Position(position) => position,
+        };
+        let log = gateway.open(&target, until).await?;
+        Ok(Follower {
+            gateway: gateway.clone(),
+            tail: log.follow_tail(),
+            target,
+            log,
+            position,
+            _place: place,
+        })
+    }
+
+    /// Sends events until the client has gone or the log is gone. False if the client does not take what it is sent.
+    pub(crate) async fn run<F: FollowForm>(
+        mut self,
+        items: mpsc::Sender<F::Item>,
+        mut progress: mpsc::UnboundedReceiver<usize>,
+    ) -> bool {
+        loop {
+            let next = {
+                let mut next = std::pin::pin!(self.next());
+                loop {
+                    tokio::select! {
+                        next = &mut next => break next,
+                        () = items.closed() => return true,
+                        () = sleep(HEARTBEAT) => {}
+                    }
+                    // It is small, and one at a time waits.
+                    if let Some((item, _)) = F::item(FollowEvent::Quiet)
+                        && let Err(mpsc::error::TrySendError::Closed(_)) = items.try_send(item)
+                    {
+                        return true;
+                    }
+                }
+            };
+            let (event, next, mut part) = match next {
+                Ok(batch) => {
+                    let LogBatch {
+                        records,
+                        next,
+                        part,
+                        ..
+                    } = batch;
+                    (FollowEvent::Records(records), next, part)
+                }
+                Err(error) => {
+                    if let Some((item, _)) = F::item(FollowEvent::Ended(error)) {
+                        let _gone = items.send(item).await;
+                    }
+                    return true;
+                }
+            };
+            self.position = next;
+            let Some((item, bytes)) = F::item(event) else {
+                continue;
+            };
+            part.grow_to(bytes);
+            // Signs of life that have left are not of these bytes.
+            while progress.try_recv().is_ok() {}
+            if items.send(item).await.is_err() {
+                return true;
+            }
+            if !is_taken(&mut part, &mut progress, bytes).await {
+                return false;
+            }
+        }
+    }
+
+    /// The next records, waited for. An error ends it.
+    async fn next(&mut self) -> Result<LogBatch, LogError> {
+        let mut position = self.position;
+        loop {
+            let tail = match &*self.tail.borrow_and_update() {
+                TailState::At(tail) => *tail,
+                TailState::Unknown => position,
+                TailState::Gone(error) => return Err(error.clone()),
+            };
+            if tail <= position {
+                if self.tail.changed().await.is_err() {
+                    return Err(LogError::of(ErrorCode::Stopping, "the node is stopping"));
+                }
+                continue;
+            }
+            let until = Instant::now() + REQUEST_MAX;
+            let bounds = ReadBounds {
+                records: BATCH_RECORDS,
+                bytes: BATCH_BYTES,
+                until,
+            };
+            let read = self.gateway.read_below(&self.log, (position, tail), bounds);
+            match self
+                .gateway
+                .say_begin(&self.target, read.await, until)
+                .await
+            {
+                Ok(batch) if batch.records.is_empty() => position = batch.next,
+                Ok(batch) => return Ok(batch),
+                Err(error) if is_over(&error) => return Err(error),
+                // Nobody answers at present, or others have the memory: the next try may find them.
+                Err(_) => sleep(POLL_AGAIN).await,
+            }
+        }
+    }
+}
+
+/// Trying again is of no use.
+fn is_over(error: &LogError) -> bool {
+    matches!(error.code, ErrorCode::NotFound | ErrorCode::Lost)
+}
