@@ -1,33 +1,17 @@
-//! The doors that are open only where the configuration has an address for them: NBD, gRPC and HTTP.
+//! The doors of NBD, gRPC and HTTP, as the rest of the node sees them: their addresses and counts.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use staves_net::Secrets;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use staves_net::InFlight;
 
-use crate::admin::HostNames;
-use crate::config::{Config, Endpoint};
-use crate::door::Phase;
-use crate::entry::Entry;
-use crate::grpc::GrpcSocket;
-use crate::http::HttpSocket;
-use crate::log_gateway::LogGateway;
-use crate::nbd::NbdSocket;
-use crate::start::StartError;
-use crate::tls::Tls;
-use crate::volumes::attachments::Attachments;
 use crate::volumes::places::VolumeDoorState;
 
-/// Their sockets.
-pub(crate) struct ClientSockets {
-    nbd: NbdSocket,
-    grpc: GrpcSocket,
-    http: HttpSocket,
-}
+/// The part of the memory for requests that requests on logs have, and the least of it.
+const MEMORY_PART: usize = 4;
+const MEMORY_BYTES_MIN: usize = 8 << 20;
 
-/// These doors, as the rest of the node sees them.
+/// The doors, whether they are open or not.
 pub(crate) struct ClientDoors {
     pub(crate) nbd: Arc<VolumeDoorState>,
     pub(crate) grpc: Arc<VolumeDoorState>,
@@ -35,7 +19,7 @@ pub(crate) struct ClientDoors {
     /// The addresses that clients are given, of those that are served.
     pub(crate) addresses: DoorAddresses,
     /// The requests on logs of gRPC and HTTP.
-    pub(crate) logs: Arc<LogGateway>,
+    pub(crate) logs: Arc<LogFigures>,
 }
 
 /// Addresses at which doors are served, `host:port`.
@@ -46,59 +30,45 @@ pub(crate) struct DoorAddresses {
     pub(crate) http: Option<String>,
 }
 
-impl ClientSockets {
-    pub(crate) async fn bind(
-        config: &Config,
-        certificate: Option<Arc<Tls>>,
-    ) -> Result<ClientSockets, StartError> {
-        Ok(ClientSockets {
-            nbd: NbdSocket::bind(config, certificate).await?,
-            grpc: GrpcSocket::bind(config).await?,
-            http: HttpSocket::bind(config).await?,
+/// The figures of the requests on logs, and their memory.
+#[derive(Debug)]
+pub(crate) struct LogFigures {
+    pub(crate) appended_records: AtomicU64,
+    pub(crate) appended_bytes: AtomicU64,
+    pub(crate) read_records: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    /// At present.
+    pub(crate) followers: AtomicU64,
+    /// Logs that are open at present.
+    pub(crate) open: AtomicU64,
+    /// The memory for messages, apart from that of the requests that they cause: those need memory, too.
+    pub(crate) memory: Arc<InFlight>,
+}
+
+impl LogFigures {
+    /// Of a node with so many bytes for requests in all.
+    pub(crate) fn new(in_flight_bytes: usize) -> Arc<LogFigures> {
+        let memory = (in_flight_bytes / MEMORY_PART).max(MEMORY_BYTES_MIN);
+        Arc::new(LogFigures {
+            appended_records: AtomicU64::new(0),
+            appended_bytes: AtomicU64::new(0),
+            read_records: AtomicU64::new(0),
+            read_bytes: AtomicU64::new(0),
+            followers: AtomicU64::new(0),
+            open: AtomicU64::new(0),
+            memory: InFlight::new(memory),
         })
     }
 
-    /// Of NBD, gRPC and HTTP.
-    pub(crate) fn addresses(&self) -> [Option<SocketAddr>; 3] {
-        [self.nbd.address(), self.grpc.address(), self.http.address()]
+    pub(crate) fn appended(&self, records: usize, bytes: usize) {
+        let (records, bytes) = (records as u64, bytes as u64);
+        self.appended_records.fetch_add(records, Ordering::Relaxed);
+        self.appended_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Begins to serve; the tasks that accept, and those that go on beside.
-    pub(crate) fn serve(
-        self,
-        config: &Config,
-        (entry, names, native): (&Arc<Entry>, HostNames, &Endpoint),
-        secrets: Option<Secrets>,
-        phase: &watch::Receiver<Phase>,
-    ) -> (ClientDoors, Vec<JoinHandle<()>>, Vec<JoinHandle<()>>) {
-        let addresses = config.door_addresses(self.addresses(), native);
-        let secret = secrets.map(|secrets| secrets.nodes);
-        let bytes = config.in_flight_bytes();
-        let logs = LogGateway::new(entry, native.to_string(), secret, bytes);
-        let attachments = Arc::<Attachments>::default();
-        let max = config.clients_max;
-        let volumes = (entry.clone(), attachments.clone());
-        let (nbd, accepting_nbd) = self.nbd.serve(max, volumes, phase.clone());
-        let all = (entry.clone(), attachments.clone(), logs.clone());
-        let (grpc, accepting_grpc) = self.grpc.serve(max, all, phase.clone());
-        let has_volumes = accepting_nbd.is_some() || accepting_grpc.is_some();
-        let (http, accepting_http) = self.http.serve(max, (logs.clone(), names), phase.clone());
-        let has_logs = accepting_grpc.is_some() || accepting_http.is_some();
-        let mut tasks = Vec::new();
-        if has_volumes {
-            tasks.push(tokio::spawn(attachments.watch_over(entry.clone())));
-        }
-        if has_logs {
-            tasks.push(tokio::spawn(logs.clone().close_idle()));
-        }
-        let doors = ClientDoors {
-            nbd,
-            grpc,
-            http,
-            addresses,
-            logs,
-        };
-        let accepting = [accepting_nbd, accepting_grpc, accepting_http];
-        (doors, accepting.into_iter().flatten().collect(), tasks)
+    pub(crate) fn read(&self, records: usize, bytes: usize) {
+        let (records, bytes) = (records as u64, bytes as u64);
+        self.read_records.fetch_add(records, Ordering::Relaxed);
+        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }

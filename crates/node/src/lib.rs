@@ -39,6 +39,7 @@
 mod accepting;
 mod admin;
 mod client_doors;
+mod client_sockets;
 mod clock;
 pub mod config;
 pub mod cpu;

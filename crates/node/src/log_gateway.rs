@@ -16,19 +16,19 @@ pub(crate) mod follow;
 mod handles;
 mod reads;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use staves_client::{AppendMode, Client, ClientOptions, ErrorCode, LogStat};
 use staves_model::{ClusterMap, Pool, ServiceId};
-use staves_net::{InFlight, InFlightPart, Secret};
+use staves_net::{InFlightPart, Secret};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use self::error::LogError;
 use self::handles::{LogName, OpenLog, OpenLogs};
+use crate::client_doors::LogFigures;
 use crate::entry::Entry;
 
 pub(crate) use self::reads::{LogBatch, room};
@@ -50,9 +50,6 @@ pub(crate) const FOLLOWERS_MAX: usize = 256;
 const NAME_BYTES_MAX: usize = 255;
 /// Most lists at a time: each asks for every log.
 const LISTS_MAX: usize = 2;
-/// The part of the memory for requests, and the least of it.
-const MEMORY_PART: usize = 4;
-const MEMORY_BYTES_MIN: usize = 8 << 20;
 /// Handles that nobody uses are looked for so often.
 const SWEEP: Duration = Duration::from_secs(30);
 
@@ -73,66 +70,38 @@ pub(crate) struct LogPage {
     pub(crate) more: bool,
 }
 
-/// The counts of the requests on logs.
-#[derive(Debug, Default)]
-pub(crate) struct GatewayCounts {
-    pub(crate) appended_records: AtomicU64,
-    pub(crate) appended_bytes: AtomicU64,
-    pub(crate) read_records: AtomicU64,
-    pub(crate) read_bytes: AtomicU64,
-}
-
-impl GatewayCounts {
-    fn appended(&self, records: usize, bytes: usize) {
-        let (records, bytes) = (records as u64, bytes as u64);
-        self.appended_records.fetch_add(records, Ordering::Relaxed);
-        self.appended_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-
-    fn read(&self, records: usize, bytes: usize) {
-        let (records, bytes) = (records as u64, bytes as u64);
-        self.read_records.fetch_add(records, Ordering::Relaxed);
-        self.read_bytes.fetch_add(bytes, Ordering::Relaxed);
-    }
-}
-
 /// The requests on logs that this node makes for programs.
 pub(crate) struct LogGateway {
-    /// The doors have it; the node has this.
-    entry: Weak<Entry>,
+    entry: Arc<Entry>,
     /// This node's own native address, where its client begins.
     native: String,
     secret: Option<Secret>,
     client: OnceLock<Client>,
     logs: OpenLogs,
-    /// The memory for messages, apart from that of the requests that they cause.
-    pub(crate) memory: Arc<InFlight>,
     reads: Arc<Semaphore>,
     lists: Semaphore,
     followers: Arc<Semaphore>,
-    pub(crate) counts: GatewayCounts,
+    pub(crate) figures: Arc<LogFigures>,
 }
 
 impl LogGateway {
-    /// Of a node with this native address and secret, and with so many bytes for requests in all.
+    /// Of a node with this native address and secret.
     pub(crate) fn new(
-        entry: &Arc<Entry>,
+        entry: Arc<Entry>,
         native: String,
         secret: Option<Secret>,
-        in_flight_bytes: usize,
+        figures: Arc<LogFigures>,
     ) -> Arc<LogGateway> {
-        let memory = (in_flight_bytes / MEMORY_PART).max(MEMORY_BYTES_MIN);
         Arc::new(LogGateway {
-            entry: Arc::downgrade(entry),
+            entry,
             native,
             secret,
             client: OnceLock::new(),
-            logs: OpenLogs::default(),
-            memory: InFlight::new(memory),
+            logs: OpenLogs::new(figures.clone()),
             reads: Arc::new(Semaphore::new(reads::READS_MAX)),
             lists: Semaphore::new(LISTS_MAX),
             followers: Arc::new(Semaphore::new(FOLLOWERS_MAX)),
-            counts: GatewayCounts::default(),
+            figures,
         })
     }
 
@@ -144,21 +113,9 @@ impl LogGateway {
         }
     }
 
-    /// The followers at present.
-    pub(crate) fn followers(&self) -> usize {
-        FOLLOWERS_MAX.saturating_sub(self.followers.available_permits())
-    }
-
-    /// The handles that are open.
-    pub(crate) fn open_logs(&self) -> usize {
-        self.logs.count()
-    }
-
     fn client(&self) -> Result<&Client, LogError> {
-        let stopping = || LogError::of(ErrorCode::Stopping, "the node is stopping: ask another");
-        let entry = self.entry.upgrade().ok_or_else(stopping)?;
-        let not_yet = || LogError::of(ErrorCode::NotServing, entry.not_yet());
-        let running = entry.get().ok_or_else(not_yet)?;
+        let not_yet = || LogError::of(ErrorCode::NotServing, self.entry.not_yet());
+        let running = self.entry.get().ok_or_else(not_yet)?;
         Ok(self.client.get_or_init(|| {
             let options = ClientOptions {
                 deadline: REQUEST_MAX,
@@ -259,7 +216,7 @@ impl LogGateway {
             }
         };
         let first = self.with_log(target, until, append).await?;
-        self.counts.appended(records.len(), bytes);
+        self.figures.appended(records.len(), bytes);
         Ok(first)
     }
 
@@ -279,7 +236,7 @@ impl LogGateway {
             );
             return Err(LogError::of(ErrorCode::Malformed, text));
         }
-        let mut part = InFlightPart::of_request(self.memory.clone());
+        let mut part = InFlightPart::of_request(self.figures.memory.clone());
         part.set(records.iter().map(Bytes::len).sum());
         // It is in memory until its outcome is known, whether its client waits or not.
         let append = tokio::spawn(async move {

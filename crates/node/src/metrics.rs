@@ -297,10 +297,8 @@ pub const METRICS: &[Metric] = &[
         value: Value::By(
             "kind",
             &[
-                ("append", |s| {
-                    now(&s.running.clients.logs.counts.appended_records)
-                }),
-                ("read", |s| now(&s.running.clients.logs.counts.read_records)),
+                ("append", |s| now(&s.running.clients.logs.appended_records)),
+                ("read", |s| now(&s.running.clients.logs.read_records)),
             ],
         ),
     },
@@ -312,10 +310,8 @@ pub const METRICS: &[Metric] = &[
         value: Value::By(
             "kind",
             &[
-                ("append", |s| {
-                    now(&s.running.clients.logs.counts.appended_bytes)
-                }),
-                ("read", |s| now(&s.running.clients.logs.counts.read_bytes)),
+                ("append", |s| now(&s.running.clients.logs.appended_bytes)),
+                ("read", |s| now(&s.running.clients.logs.read_bytes)),
             ],
         ),
     },
@@ -324,14 +320,14 @@ pub const METRICS: &[Metric] = &[
         kind: MetricKind::Gauge,
         unit: "clients",
         help: "Clients that follow a log on the gRPC and HTTP doors.",
-        value: Value::One(|s| s.running.clients.logs.followers() as u64),
+        value: Value::One(|s| now(&s.running.clients.logs.followers)),
     },
     Metric {
         name: "staves_log_handles",
         kind: MetricKind::Gauge,
         unit: "logs",
         help: "Logs that are open for the gRPC and HTTP doors.",
-        value: Value::One(|s| s.running.clients.logs.open_logs() as u64),
+        value: Value::One(|s| now(&s.running.clients.logs.open)),
     },
     Metric {
         name: "staves_log_in_flight_bytes",

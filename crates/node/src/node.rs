@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::accepting::accept;
-use crate::client_doors::ClientSockets;
+use crate::client_sockets::ClientSockets;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::disk::{NodeDisk, NodeDiskError};

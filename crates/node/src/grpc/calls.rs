@@ -161,7 +161,7 @@ impl ConnectionCalls {
     ) -> Response<Body> {
         let (head, body) = request.into_parts();
         // Apart from the memory that the requests of the node's client need.
-        let memory = &self.connection.door.logs.memory;
+        let memory = &self.connection.door.logs.figures.memory;
         let (message, _part) = match receive(body, bytes_max, memory).await {
             Ok(received) => received,
             Err(refused) => return refused.into_http(),

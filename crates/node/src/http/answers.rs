@@ -1,4 +1,4 @@
-//! What the door answers: JSON, and errors with the words of the other doors.
+//! Answers of the door: JSON, and errors with the words of the other doors.
 
 use std::sync::Arc;
 

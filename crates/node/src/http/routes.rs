@@ -23,7 +23,7 @@ const SHOWN_CHARS: usize = 253;
 
 /// The thing that a path names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum LogPath {
     Log,
     Tail,
     Trim,
@@ -56,24 +56,24 @@ async fn done(
     }
     let rest = rest.strip_prefix('/').ok_or_else(no_path)?;
     let (name, place) = match rest.split_once('/') {
-        None => (rest, Place::Log),
-        Some((name, "tail")) => (name, Place::Tail),
-        Some((name, "trim")) => (name, Place::Trim),
-        Some((name, "follow")) => (name, Place::Follow),
+        None => (rest, LogPath::Log),
+        Some((name, "tail")) => (name, LogPath::Tail),
+        Some((name, "trim")) => (name, LogPath::Trim),
+        Some((name, "follow")) => (name, LogPath::Follow),
         Some(_) => return Err(no_path()),
     };
     let name = decoded("the name of the log", name)?;
     match (place, request.method().as_str()) {
-        (Place::Log, "GET") => read_or_show(connection, name, &request).await,
-        (Place::Log, "POST") => append(connection, name, request).await,
-        (Place::Log, "PUT") => create(connection, name, &request).await,
-        (Place::Log, "DELETE") => delete(connection, name, &request).await,
-        (Place::Log, _) => Err(HttpError::no_method("GET, POST, PUT, DELETE")),
-        (Place::Tail, "GET") => tail(connection, name, &request).await,
-        (Place::Trim, "POST") => trim(connection, name, &request).await,
-        (Place::Follow, "GET") => events::follow(connection, name, &request).await,
-        (Place::Trim, _) => Err(HttpError::no_method("POST")),
-        (Place::Tail | Place::Follow, _) => Err(HttpError::no_method("GET")),
+        (LogPath::Log, "GET") => read_or_show(connection, name, &request).await,
+        (LogPath::Log, "POST") => append(connection, name, request).await,
+        (LogPath::Log, "PUT") => create(connection, name, &request).await,
+        (LogPath::Log, "DELETE") => delete(connection, name, &request).await,
+        (LogPath::Log, _) => Err(HttpError::no_method("GET, POST, PUT, DELETE")),
+        (LogPath::Tail, "GET") => tail(connection, name, &request).await,
+        (LogPath::Trim, "POST") => trim(connection, name, &request).await,
+        (LogPath::Follow, "GET") => events::follow(connection, name, &request).await,
+        (LogPath::Trim, _) => Err(HttpError::no_method("POST")),
+        (LogPath::Tail | LogPath::Follow, _) => Err(HttpError::no_method("GET")),
     }
 }
 
@@ -171,7 +171,7 @@ async fn append(
     let query = QueryPairs::parse(request.uri().query(), &known)?;
     let target = target(name, &query);
     let (head, body) = request.into_parts();
-    let memory = &logs(connection).memory;
+    let memory = &logs(connection).figures.memory;
     let (body, _part) = receive(body, memory, connection.door.times.body).await?;
     let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
     let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());

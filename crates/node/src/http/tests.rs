@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use super::bodies::lines;
 use super::query::{QueryPairs, decoded};
 use super::*;
+use crate::client_doors::LogFigures;
 use crate::config::Doors;
 use crate::entry::Entry;
 
@@ -19,17 +20,22 @@ const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(60);
 
 /// A door whose node never joins, with these times.
-fn door(times: HttpTimes) -> (Runtime, SocketAddr, Arc<Entry>) {
+fn door(times: HttpTimes) -> (Runtime, SocketAddr, Arc<LogFigures>) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::default();
-    let entry = Entry::new(&config, false);
+    let figures = LogFigures::new(32 << 20);
     let told = Doors {
         native: config.listen.clone(),
         resp: config.resp.clone(),
         admin: config.admin.clone(),
     };
     let door = HttpDoor {
-        logs: LogGateway::new(&entry, config.listen.to_string(), None, 32 << 20),
+        logs: LogGateway::new(
+            Entry::new(&config, false),
+            config.listen.to_string(),
+            None,
+            figures.clone(),
+        ),
         names: HostNames::new(&config, &told),
         places: DoorClients::new("HTTP", 8),
         times,
@@ -44,7 +50,7 @@ fn door(times: HttpTimes) -> (Runtime, SocketAddr, Arc<Entry>) {
         });
         address
     });
-    (runtime, address, entry)
+    (runtime, address, figures)
 }
 
 /// All that the door says to these bytes, until it ends the connection.
@@ -65,7 +71,7 @@ fn a_head_that_does_not_come_ends_its_connection() {
         body: LONG,
         take: LONG,
     };
-    let (_runtime, address, _entry) = door(times);
+    let (_runtime, address, _figures) = door(times);
     assert!(said(address, b"").len() < 200, "nothing was asked");
     assert!(!said(address, b"GET /v1/logs HTTP/1.1\r\nhost: loc").contains("200 OK"));
     // A connection that was used, and says nothing more.
@@ -81,11 +87,12 @@ fn a_body_that_does_not_come_is_refused_and_gives_its_memory_back() {
         body: SHORT,
         take: LONG,
     };
-    let (_runtime, address, _entry) = door(times);
-    let begun = b"POST /v1/logs/l HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\nabc";
+    let (_runtime, address, figures) = door(times);
+    let begun = b"POST /v1/logs/l HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999\r\n\r\nabc";
     let refused = said(address, begun);
     assert!(refused.starts_with("HTTP/1.1 408"), "{refused}");
     assert!(refused.contains("did not come whole"), "{refused}");
+    assert_eq!(figures.memory.held_bytes(), 0);
 }
 
 #[test]
@@ -109,7 +116,7 @@ fn an_answer_that_nobody_takes_ends_its_connection() {
 
 #[test]
 fn a_request_before_the_node_has_joined_says_so() {
-    let (_runtime, address, _entry) = door(HttpTimes::default());
+    let (_runtime, address, _figures) = door(HttpTimes::default());
     let asked = b"GET /v1/logs/l/tail HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let refused = said(address, asked);
     assert!(refused.starts_with("HTTP/1.1 503"), "{refused}");
@@ -119,7 +126,7 @@ fn a_request_before_the_node_has_joined_says_so() {
 
 #[test]
 fn strangers_and_pages_of_other_origins_are_refused() {
-    let (_runtime, address, _entry) = door(HttpTimes::default());
+    let (_runtime, address, _figures) = door(HttpTimes::default());
     let ask = |headers: &str| {
         let request = format!("GET /v1/logs HTTP/1.1\r\nconnection: close\r\n{headers}\r\n");
         said(address, request.as_bytes())

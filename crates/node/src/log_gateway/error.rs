@@ -1,4 +1,4 @@
-//! What can be wrong with a request on a log.
+//! Errors of requests on logs.
 
 use staves_client::{ClientError, ErrorCode};
 

@@ -16,6 +16,7 @@ use super::error::LogError;
 use super::handles::OpenLog;
 use super::reads::{LogBatch, ReadBounds};
 use super::{FOLLOWERS_MAX, LogGateway, LogTarget, REQUEST_MAX};
+use crate::client_doors::LogFigures;
 use crate::pieces::is_taken;
 
 /// The tail of a log that is followed is asked for so often, and after an error.
@@ -82,7 +83,7 @@ async fn poll_tail(log: Arc<OpenLog>) {
 /// The first position of a follower.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FollowFrom {
-    /// Where the log begins.
+    /// The first position that is not trimmed.
     Begin,
     /// The tail: only what comes.
     Tail,
@@ -116,7 +117,36 @@ pub(crate) struct Follower {
     log: Arc<OpenLog>,
     position: u64,
     tail: watch::Receiver<TailState>,
-    _place: OwnedSemaphorePermit,
+    _place: FollowerPlace,
+}
+
+/// A place among the followers, and in their count.
+struct FollowerPlace {
+    figures: Arc<LogFigures>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl FollowerPlace {
+    fn take(gateway: &LogGateway) -> Result<FollowerPlace, LogError> {
+        let Ok(permit) = gateway.followers.clone().try_acquire_owned() else {
+            let text = format!(
+                "{FOLLOWERS_MAX} clients follow logs through this node, which is the most: follow through another node"
+            );
+            return Err(LogError::of(ErrorCode::Busy, text));
+        };
+        let figures = gateway.figures.clone();
+        figures.followers.fetch_add(1, Ordering::Relaxed);
+        Ok(FollowerPlace {
+            figures,
+            _permit: permit,
+        })
+    }
+}
+
+impl Drop for FollowerPlace {
+    fn drop(&mut self) {
+        self.figures.followers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Follower {
@@ -127,12 +157,7 @@ impl Follower {
         from: FollowFrom,
         until: Instant,
     ) -> Result<Follower, LogError> {
-        let Ok(place) = gateway.followers.clone().try_acquire_owned() else {
-            let text = format!(
-                "{FOLLOWERS_MAX} clients follow logs through this node, which is the most: follow through another node"
-            );
-            return Err(LogError::of(ErrorCode::Busy, text));
-        };
+        let place = FollowerPlace::take(gateway)?;
         let stat = gateway.show(&target, until).await?;
         // It is the log of that name as it is now, not one that was deleted.
         let tail = gateway.tail(&target, until).await?;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -12,6 +12,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use super::error::LogError;
 use super::follow::TailState;
 use super::reads::LOG_READS_MAX;
+use crate::client_doors::LogFigures;
 
 /// Most logs that are open at a time. With more, the one that was idle for longest is closed.
 const OPEN_MAX: usize = 256;
@@ -68,17 +69,28 @@ impl KeptLog {
 }
 
 /// The open logs of a node.
-#[derive(Default)]
-pub(super) struct OpenLogs(Mutex<BTreeMap<LogName, KeptLog>>);
+pub(super) struct OpenLogs {
+    kept: Mutex<BTreeMap<LogName, KeptLog>>,
+    figures: Arc<LogFigures>,
+}
 
 impl OpenLogs {
-    pub(super) fn count(&self) -> usize {
-        self.0.lock().len()
+    pub(super) fn new(figures: Arc<LogFigures>) -> OpenLogs {
+        OpenLogs {
+            kept: Mutex::default(),
+            figures,
+        }
+    }
+
+    fn count(&self, logs: &BTreeMap<LogName, KeptLog>) {
+        self.figures
+            .open
+            .store(logs.len() as u64, Ordering::Relaxed);
     }
 
     /// A log that is open already.
     pub(super) fn get(&self, name: &LogName) -> Option<Arc<OpenLog>> {
-        let mut logs = self.0.lock();
+        let mut logs = self.kept.lock();
         let kept = logs.get_mut(name)?;
         kept.used = Instant::now();
         Some(kept.log.clone())
@@ -86,7 +98,7 @@ impl OpenLogs {
 
     /// Keeps a handle that was just opened, or gives back the one that somebody else kept meanwhile.
     pub(super) fn keep(&self, name: LogName, handle: LogHandle) -> Result<Arc<OpenLog>, LogError> {
-        let mut logs = self.0.lock();
+        let mut logs = self.kept.lock();
         let used = Instant::now();
         if let Some(kept) = logs.get_mut(&name) {
             kept.used = used;
@@ -109,21 +121,24 @@ impl OpenLogs {
             used,
         };
         logs.insert(name, kept);
+        self.count(&logs);
         Ok(log)
     }
 
     /// Closes a log, if it is this handle of it.
     pub(super) fn forget(&self, name: &LogName, log: Option<&Arc<OpenLog>>) {
-        let mut logs = self.0.lock();
+        let mut logs = self.kept.lock();
         let is_it = |kept: &KeptLog| log.is_none_or(|log| Arc::ptr_eq(&kept.log, log));
         if logs.get(name).is_some_and(is_it) {
             logs.remove(name);
         }
+        self.count(&logs);
     }
 
     /// Closes those that nobody has used for long.
     pub(super) fn close_idle(&self) {
-        let mut logs = self.0.lock();
+        let mut logs = self.kept.lock();
         logs.retain(|_, kept| !kept.is_idle() || kept.used.elapsed() < IDLE_MAX);
+        self.count(&logs);
     }
 }

@@ -38,6 +38,27 @@ pub(crate) struct LogBatch {
     pub(crate) part: InFlightPart,
 }
 
+impl LogBatch {
+    /// Adds a record, behind others of so many bytes. False if there is no room for it. The first waits for memory; others hold some that
+    /// others may wait for.
+    async fn add(
+        &mut self,
+        (position, record): (u64, Bytes),
+        bytes: usize,
+        bounds: ReadBounds,
+    ) -> Result<bool, LogError> {
+        let bytes = bytes + record.len();
+        let counted = COPIES * (bytes + RECORD_BYTES * (1 + self.records.len()));
+        if self.records.is_empty() {
+            room(&mut self.part, counted, bounds.until).await?;
+        } else if bytes > bounds.bytes || !self.part.try_set(counted) {
+            return Ok(false);
+        }
+        self.records.push((position, record));
+        Ok(true)
+    }
+}
+
 /// A position that is being read. Dropped, it is read to its end all the same, and keeps its place until then.
 struct AheadRead {
     position: u64,
@@ -112,21 +133,18 @@ impl LogGateway {
         bounds: ReadBounds,
     ) -> Result<LogBatch, LogError> {
         let end = tail.min(from.saturating_add(SCAN_MAX));
-        let mut ahead = VecDeque::new();
-        let mut asked = from;
+        let (mut ahead, mut asked) = (VecDeque::new(), from);
         let mut batch = LogBatch {
             records: Vec::new(),
             next: from,
             tail,
-            part: InFlightPart::of_request(self.memory.clone()),
+            part: InFlightPart::of_request(self.figures.memory.clone()),
         };
         let mut bytes = 0;
         while batch.records.len() < bounds.records {
             while asked < end && ahead.len() < AHEAD {
-                let Some(places) = self
-                    .read_places(log, ahead.is_empty(), bounds.until)
-                    .await?
-                else {
+                let waits = ahead.is_empty();
+                let Some(places) = self.read_places(log, waits, bounds.until).await? else {
                     break;
                 };
                 ahead.push_back(begin_read(log, asked, places));
@@ -135,38 +153,32 @@ impl LogGateway {
             let Some(read) = ahead.pop_front() else {
                 break;
             };
+            let position = read.position;
             let slot = match timeout_at(bounds.until, read.read).await {
                 Ok(Ok(slot)) => slot.map_err(LogError::from),
                 Ok(Err(_)) => Err(LogError::of(ErrorCode::Internal, "the read ended early")),
                 Err(_) => Err(late("")),
             };
-            // What there is already is an answer.
-            let is_first = batch.records.is_empty();
             match slot {
+                Ok(LogSlot::Junk) => {}
                 Ok(LogSlot::Record(record)) => {
-                    let more = bytes + record.len() + RECORD_BYTES;
-                    if !is_first && (more > bounds.bytes || !batch.part.try_set(COPIES * more)) {
+                    let length = record.len();
+                    if !batch.add((position, record), bytes, bounds).await? {
                         break;
                     }
-                    if is_first {
-                        room(&mut batch.part, COPIES * more, bounds.until).await?;
-                    }
-                    bytes = more;
-                    batch.records.push((read.position, record));
+                    bytes += length;
                 }
-                Ok(LogSlot::Junk) => {}
+                // What there is already is an answer.
+                _ if !batch.records.is_empty() => break,
                 Ok(LogSlot::PastTail) => break,
-                Ok(LogSlot::Trimmed) if is_first => {
-                    let name = log.handle.name();
-                    return Err(LogError::trimmed(name, read.position, read.position + 1));
+                Ok(LogSlot::Trimmed) => {
+                    return Err(LogError::trimmed(log.handle.name(), position, position + 1));
                 }
-                Err(error) if is_first => return Err(error),
-                Ok(LogSlot::Trimmed) | Err(_) => break,
+                Err(error) => return Err(error),
             }
-            batch.next = read.position + 1;
+            batch.next = position + 1;
         }
-        let size = bytes - bytes.min(RECORD_BYTES * batch.records.len());
-        self.counts.read(batch.records.len(), size);
+        self.figures.read(batch.records.len(), bytes);
         Ok(batch)
     }
 

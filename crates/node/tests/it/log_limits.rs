@@ -20,6 +20,60 @@ use crate::log_followers::Events;
 
 const LINES: &str = "content-type: application/x-ndjson\r\n";
 
+/// Requests without a body, the status that each gets, and a part of the reason.
+const WRONG: &[(&str, &str, u16, &str)] = &[
+    ("GET", "/", 404, "no such path"),
+    ("GET", "/v1", 404, "no such path"),
+    ("GET", "/v1/logsx", 404, "no such path"),
+    ("GET", "/v1/logs/l/head", 404, "no such path"),
+    ("GET", "/v1/logs/l/tail/x", 404, "no such path"),
+    ("GET", "/v1/logs/none", 404, "no log 'none'"),
+    ("GET", "/v1/logs/none?from=0", 404, "no log 'none'"),
+    ("GET", "/v1/logs/none/follow", 404, "no log 'none'"),
+    ("GET", "/v1/logs/none/tail", 404, "no log 'none'"),
+    ("POST", "/v1/logs/none", 404, "no log 'none'"),
+    ("DELETE", "/v1/logs/none", 404, "no log 'none'"),
+    ("GET", "/v1/logs/l?from=0&pool=cache", 404, "cache"),
+    ("PATCH", "/v1/logs/l", 405, "GET, POST, PUT, DELETE"),
+    ("POST", "/v1/logs", 405, "GET"),
+    ("GET", "/v1/logs/l/trim?to=1", 405, "POST"),
+    ("DELETE", "/v1/logs/l/follow", 405, "GET"),
+    ("GET", "/v1/logs/l?from=-1", 400, "whole number"),
+    (
+        "GET",
+        "/v1/logs/l?from=18446744073709551616",
+        400,
+        "whole number",
+    ),
+    ("GET", "/v1/logs/l?from=0&count=0", 400, "from 1 to 1000"),
+    ("GET", "/v1/logs/l?from=0&count=1001", 400, "from 1 to 1000"),
+    ("GET", "/v1/logs/l?from=0&from=0", 400, "twice"),
+    ("GET", "/v1/logs/l?form=0", 400, "no 'form' here"),
+    (
+        "GET",
+        "/v1/logs/l?from=0&timeout_ms=30001",
+        400,
+        "1 to 30000",
+    ),
+    ("GET", "/v1/logs/l?from=2", 416, "past its tail, 1"),
+    (
+        "GET",
+        "/v1/logs/l?from=18446744073709551615",
+        416,
+        "past its tail",
+    ),
+    ("GET", "/v1/logs/l/follow?from=2", 416, "past its tail, 1"),
+    ("GET", "/v1/logs/l/follow?from=tails", 400, "whole number"),
+    ("GET", "/v1/logs/l/follow?count=1", 400, "no 'count' here"),
+    ("GET", "/v1/logs/%ff/tail", 400, "no UTF-8"),
+    ("GET", "/v1/logs/%zz/tail", 400, "hexadecimal"),
+    ("PUT", "/v1/logs/", 400, "1 to 255 bytes"),
+    ("PUT", "/v1/logs/m?mode=fast", 400, "bind, predict or corfu"),
+    ("PUT", "/v1/logs/l", 409, "already"),
+    ("POST", "/v1/logs/l/trim", 400, "to is missing"),
+    ("POST", "/v1/logs/l/trim?to=9", 409, "cannot be trimmed"),
+];
+
 #[test]
 fn wrong_requests_by_http_are_refused_with_the_reason_and_change_nothing() {
     let (cluster, _runtime) = cluster(1);
@@ -27,59 +81,8 @@ fn wrong_requests_by_http_are_refused_with_the_reason_and_change_nothing() {
     make(&cluster, "l");
     assert_eq!(ask(door, "POST", "/v1/logs/l", b"first").status, 200);
     let long = format!("/v1/logs/{}", "x".repeat(256));
-    for (method, path, status, part) in [
-        ("GET", "/", 404, "no such path"),
-        ("GET", "/v1", 404, "no such path"),
-        ("GET", "/v1/logsx", 404, "no such path"),
-        ("GET", "/v1/logs/l/head", 404, "no such path"),
-        ("GET", "/v1/logs/l/tail/x", 404, "no such path"),
-        ("GET", "/v1/logs/none", 404, "no log 'none'"),
-        ("GET", "/v1/logs/none?from=0", 404, "no log 'none'"),
-        ("GET", "/v1/logs/none/follow", 404, "no log 'none'"),
-        ("GET", "/v1/logs/none/tail", 404, "no log 'none'"),
-        ("POST", "/v1/logs/none", 404, "no log 'none'"),
-        ("DELETE", "/v1/logs/none", 404, "no log 'none'"),
-        ("GET", "/v1/logs/l?from=0&pool=cache", 404, "cache"),
-        ("PATCH", "/v1/logs/l", 405, "GET, POST, PUT, DELETE"),
-        ("POST", "/v1/logs", 405, "GET"),
-        ("GET", "/v1/logs/l/trim?to=1", 405, "POST"),
-        ("DELETE", "/v1/logs/l/follow", 405, "GET"),
-        ("GET", "/v1/logs/l?from=-1", 400, "whole number"),
-        (
-            "GET",
-            "/v1/logs/l?from=18446744073709551616",
-            400,
-            "whole number",
-        ),
-        ("GET", "/v1/logs/l?from=0&count=0", 400, "from 1 to 1000"),
-        ("GET", "/v1/logs/l?from=0&count=1001", 400, "from 1 to 1000"),
-        ("GET", "/v1/logs/l?from=0&from=0", 400, "twice"),
-        ("GET", "/v1/logs/l?form=0", 400, "no 'form' here"),
-        (
-            "GET",
-            "/v1/logs/l?from=0&timeout_ms=30001",
-            400,
-            "1 to 30000",
-        ),
-        ("GET", "/v1/logs/l?from=2", 416, "past its tail, 1"),
-        (
-            "GET",
-            "/v1/logs/l?from=18446744073709551615",
-            416,
-            "past its tail",
-        ),
-        ("GET", "/v1/logs/l/follow?from=2", 416, "past its tail, 1"),
-        ("GET", "/v1/logs/l/follow?from=tails", 400, "whole number"),
-        ("GET", "/v1/logs/l/follow?count=1", 400, "no 'count' here"),
-        ("GET", "/v1/logs/%ff/tail", 400, "no UTF-8"),
-        ("GET", "/v1/logs/%zz/tail", 400, "hexadecimal"),
-        ("PUT", "/v1/logs/", 400, "1 to 255 bytes"),
-        ("PUT", &long, 400, "1 to 255 bytes"),
-        ("PUT", "/v1/logs/m?mode=fast", 400, "bind, predict or corfu"),
-        ("PUT", "/v1/logs/l", 409, "already"),
-        ("POST", "/v1/logs/l/trim", 400, "to is missing"),
-        ("POST", "/v1/logs/l/trim?to=9", 409, "cannot be trimmed"),
-    ] {
+    let too_long = ("PUT", &long[..], 400, "1 to 255 bytes");
+    for (method, path, status, part) in WRONG.iter().copied().chain([too_long]) {
         let refused = ask(door, method, path, b"");
         assert_eq!(refused.status, status, "{method} {path:.40}: {refused:?}");
         let json = refused.json();
@@ -151,7 +154,7 @@ fn what_is_too_long_is_refused_by_http_before_it_is_read() {
 }
 
 #[test]
-fn wrong_calls_by_grpc_are_refused_with_the_reason() {
+fn wrong_appends_by_grpc_are_refused_with_the_reason() {
     let (cluster, runtime) = cluster(1);
     make(&cluster, "l");
     let name = || "l".to_owned();
@@ -173,6 +176,16 @@ fn wrong_calls_by_grpc_are_refused_with_the_reason() {
             assert!(refused.message().contains(part), "{refused}");
             assert!(refused.metadata().contains_key(SETTLED), "{refused}");
         }
+    });
+}
+
+#[test]
+fn wrong_calls_by_grpc_are_refused_with_the_reason() {
+    let (cluster, runtime) = cluster(1);
+    make(&cluster, "l");
+    let name = || "l".to_owned();
+    runtime.block_on(async {
+        let mut stub = grpc(&cluster, 0).await;
         let create = v1::CreateRequest {
             name: "m".into(),
             mode: 99,
