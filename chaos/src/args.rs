@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::delay::{self, DelayPlace};
+use staves_chaos::kills::KillTarget;
 
 /// Real processes, real faults, checked histories. Needs root, iproute2 and nftables; iptables for delays.
 #[derive(Parser)]
@@ -58,6 +59,9 @@ pub enum Command {
     },
     /// From kill -9 to resumed writes, so many times.
     Kills {
+        /// The nodes, and the writes that are measured.
+        #[arg(long, value_enum, default_value = "keys")]
+        of: KillTarget,
         /// The number of kills.
         #[arg(long, default_value_t = 50)]
         count: u32,
@@ -75,6 +79,30 @@ pub enum Command {
         /// Two or more, as FILE=ADDRESS (/run/netns/a=10.0.0.1, /proc/PID/ns/net=10.0.0.2): each gets late what the others' addresses send.
         #[arg(value_parser = delay::place)]
         places: Vec<DelayPlace>,
+    },
+    /// Measures appends to a log from clients that are far from the site: latency and holes against the rate.
+    WanLog {
+        /// The delay between clients and nodes, one way.
+        #[arg(long, value_parser = delay::time, default_value = "70ms")]
+        one_way: Duration,
+        /// Appends a second of all clients; a list.
+        #[arg(long, value_delimiter = ',', default_value = "10,20,40,60,100,200")]
+        rates: Vec<u64>,
+        /// The clients.
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+        clients: u32,
+        /// The nodes of the site.
+        #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=16))]
+        nodes: u64,
+        /// The scheme of the pool.
+        #[arg(long, default_value = "1+1")]
+        scheme: String,
+        /// The seconds of each round.
+        #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=600))]
+        seconds: u64,
+        /// Rounds of each rate and mode, of which the median is reported.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=101))]
+        rounds: u32,
     },
     /// Plants each bug of the glue and demands that its scenario finds it.
     Mutants {

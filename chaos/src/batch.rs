@@ -61,8 +61,8 @@ pub fn execute(args: &Args) -> anyhow::Result<bool> {
             let until = Instant::now() + Duration::from_secs(minutes * 60);
             batch.all(catalogue::all()?, Some(until))
         }
-        Command::Kills { count } => {
-            let kills = kills::measure(&batch.settings, *count, |line| eprintln!("{line}"))?;
+        Command::Kills { of, count } => {
+            let kills = kills::measure(&batch.settings, (*of, *count), |line| eprintln!("{line}"))?;
             println!(
                 "{}",
                 if args.json {
@@ -74,6 +74,7 @@ pub fn execute(args: &Args) -> anyhow::Result<bool> {
             Ok(kills.lost == 0)
         }
         Command::Mutants { names } => hunt(&batch.settings, names),
+        Command::WanLog { .. } => delay::far_appends(args, &batch.settings),
         Command::Check { .. } | Command::Wan { .. } => Ok(true),
     }
 }
@@ -381,6 +382,14 @@ fn tell(verdict: &Verdict, seed: u64, took: Duration, left: Duration) {
         run::counted(&faults),
         run::counted(&verdict.by_kind)
     );
+    if let Some(gap) = &verdict.append_gap {
+        eprintln!(
+            "     longest without an acknowledged append: {} ms ({}), of one writer {} ms",
+            gap.of_log.length.as_millis(),
+            gap.of_log.key,
+            gap.of_writer.length.as_millis()
+        );
+    }
     verdict
         .violations
         .iter()

@@ -13,7 +13,7 @@ scenarios! {
     "slow-link" "full-disk" "members-come-and-go" "drain-beside-a-cut" "rolling-restart" "roll-without-waits" "roll-three-without-waits" "new-folder" "clocks-apart" "catch-up"
     "all-restart" "all-copies-die" "majority-lost" "a-bit-of-each" "heard-but-deaf" "moved-while-deaf" "kill-two-at-once"
     "starved" "flooded" "wall-clocks" "leader-cut-from-one" "leader-cut-from-two" "leader-unheard-by-two" "leader-reaches-one" "followers-cut" "ring-of-cuts" "star-of-cuts" "memory-cut-from-three"
-    "memory-loses-two" "memory-troubles" "disks-lose-power" "disk-fails" "disks-change" "disk-drains-without-power" "coded-disks-lose-power" "volume-moves" "snapshots-in-trouble" "wide-area" "wide-area-zones" "files-lose-all-but-one" "files-cut-off" "files-change"
+    "memory-loses-two" "memory-troubles" "disks-lose-power" "disk-fails" "disks-change" "disk-drains-without-power" "coded-disks-lose-power" "volume-moves" "snapshots-in-trouble" "log-sequencer-killed" "log-unit-killed" "log-both-killed" "log-in-trouble" "logs-lose-power" "wide-area" "wide-area-zones" "files-lose-all-but-one" "files-cut-off" "files-change"
 }
 
 /// Scenarios that `cargo test --workspace` runs (`crates/cli/tests/chaos`).

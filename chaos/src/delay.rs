@@ -1,4 +1,4 @@
-//! The command that delays packets between namespaces of others.
+//! The command that delays packets between namespaces of others, and the one that measures appends behind a delay.
 
 use std::io::Read;
 use std::net::Ipv4Addr;
@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use staves_chaos::lab;
+use staves_chaos::run::RunSettings;
 use staves_chaos::wan::{self, Wan, measure};
+use staves_chaos::{lab, wan_log};
+
+use crate::args::{Args, Command};
 
 /// A network namespace, and the address that its packets come from.
 #[derive(Clone, Debug)]
@@ -71,6 +74,40 @@ pub fn execute(one_way: Duration, places: &[DelayPlace]) -> anyhow::Result<bool>
     }
     println!("{counts}");
     Ok(counts.dropped == 0 && counts.overflows == 0)
+}
+
+/// Measures appends from far away; true if all were acknowledged and no packet was lost.
+pub fn far_appends(args: &Args, settings: &RunSettings) -> anyhow::Result<bool> {
+    let Command::WanLog {
+        one_way,
+        rates,
+        clients,
+        nodes,
+        scheme,
+        seconds,
+        rounds,
+    } = &args.command
+    else {
+        return Ok(true);
+    };
+    if let Some(why) = wan::impossible() {
+        bail!("{why}");
+    }
+    let plan = wan_log::WanLogPlan {
+        one_way: *one_way,
+        rates: rates.clone(),
+        clients: *clients,
+        nodes: *nodes as usize,
+        scheme: scheme.clone(),
+        seconds: *seconds,
+        rounds: *rounds,
+    };
+    let report = wan_log::measure(settings, &plan, |line| eprintln!("{line}"))?;
+    match args.json {
+        true => println!("{}", report.json()),
+        false => println!("{report}"),
+    }
+    Ok(report.is_clean())
 }
 
 #[cfg(test)]

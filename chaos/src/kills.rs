@@ -1,4 +1,4 @@
-//! From `kill -9` to resumed writes, many times.
+//! From `kill -9` to resumed writes, or to acknowledged appends to a log, many times.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,54 +13,102 @@ use crate::scenario::{Scenario, parse};
 /// Kills of one cluster, before a new one is made.
 const KILLS_A_RUN: u32 = 10;
 
+/// The nodes that are killed, and the writes that are measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
+pub enum KillTarget {
+    /// A random node, and every third time the directory's leader; writes of contended keys
+    #[default]
+    Keys,
+    /// The node of a log's sequencer; appends
+    Sequencer,
+    /// A node that answers for a log's unit; appends
+    Unit,
+    /// Both at once; appends
+    Both,
+}
+
 /// The measurements.
 #[derive(Clone, Debug, Default)]
 pub struct Kills {
-    /// For each kill, the longest that a client's next write anywhere took to be answered.
+    /// The nodes that were killed.
+    pub target: KillTarget,
+    /// For each kill, the longest that a client's next write anywhere took to be answered; of logs, the longest without an acknowledged append to one.
     pub stalls: Vec<Duration>,
+    /// Of logs: the longest that one writer was without an acknowledged append.
+    pub writer_stalls: Vec<Duration>,
     /// Violations of the runs.
     pub lost: usize,
 }
 
 impl Kills {
     fn at(&self, percent: usize) -> Duration {
-        let mut sorted = self.stalls.clone();
-        sorted.sort();
-        let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-        sorted.get(place).copied().unwrap_or_default()
+        quantile(&self.stalls, percent)
     }
 
     /// As JSON, times in milliseconds.
     pub fn json(&self) -> serde_json::Value {
         let ms = |d: Duration| d.as_millis() as u64;
-        json!({
+        let mut json = json!({
             "kills": self.stalls.len(), "p50_ms": ms(self.at(50)), "p90_ms": ms(self.at(90)),
             "worst_ms": ms(self.at(100)), "violations": self.lost,
-        })
+        });
+        if self.target != KillTarget::Keys {
+            let of = |percent| ms(quantile(&self.writer_stalls, percent));
+            json["of"] = json!(format!("{:?}", self.target).to_lowercase());
+            json["writer_p50_ms"] = json!(of(50));
+            json["writer_p90_ms"] = json!(of(90));
+            json["writer_worst_ms"] = json!(of(100));
+        }
+        json
     }
 }
 
 impl std::fmt::Display for Kills {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.target {
+            KillTarget::Keys => "from kill -9 until every contended key is written again",
+            KillTarget::Sequencer | KillTarget::Unit | KillTarget::Both => {
+                "the longest without an acknowledged append to a log"
+            }
+        };
         write!(
             f,
-            "{} kills; from kill -9 until every contended key is written again: p50 {} ms, p90 {} ms, worst {} ms; {} violations",
+            "{} kills; {what}: p50 {} ms, p90 {} ms, worst {} ms; {} violations",
             self.stalls.len(),
             self.at(50).as_millis(),
             self.at(90).as_millis(),
             self.at(100).as_millis(),
             self.lost
+        )?;
+        if self.writer_stalls.is_empty() {
+            return Ok(());
+        }
+        let ms = |percent| quantile(&self.writer_stalls, percent).as_millis();
+        let (p50, p90, worst) = (ms(50), ms(90), ms(100));
+        write!(
+            f,
+            "; of one writer p50 {p50} ms, p90 {p90} ms, worst {worst} ms"
         )
     }
 }
 
-/// Kills a random node, and every third time the directory's leader, of five under load.
+fn quantile(times: &[Duration], percent: usize) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort();
+    let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(place).copied().unwrap_or_default()
+}
+
+/// Kills nodes of five under load.
 pub fn measure(
     settings: &RunSettings,
-    count: u32,
+    (target, count): (KillTarget, u32),
     mut tell: impl FnMut(String),
 ) -> anyhow::Result<Kills> {
-    let mut kills = Kills::default();
+    let mut kills = Kills {
+        target,
+        ..Kills::default()
+    };
     let mut done = 0;
     while done < count {
         let now = KILLS_A_RUN.min(count - done);
@@ -70,7 +118,7 @@ pub fn measure(
             keep: true,
             ..settings.clone()
         };
-        let verdict = run(&scenario(now)?, &settings, |_: &Path| Vec::new())?;
+        let verdict = run(&scenario(target, now)?, &settings, |_: &Path| Vec::new())?;
         done += now;
         take(&mut kills, &verdict, &mut tell)?;
         tell(format!("{done} of {count}: {kills}"));
@@ -84,13 +132,19 @@ pub fn measure(
     Ok(kills)
 }
 
-fn scenario(kills: u32) -> anyhow::Result<Scenario> {
-    let mut text = "5 nodes, pool cache 1+2, 8 clients, 40 keys\n".to_owned();
+fn scenario(target: KillTarget, kills: u32) -> anyhow::Result<Scenario> {
+    let load = match target {
+        KillTarget::Keys => "8 clients, 40 keys",
+        KillTarget::Sequencer | KillTarget::Unit | KillTarget::Both => "1 client, 2 keys, log 1+2",
+    };
+    let mut text = format!("5 nodes, pool cache 1+2, {load}\n");
     for at in 0..kills {
-        let who = if at % 3 == 2 {
-            "the directory's leader"
-        } else {
-            "a random node"
+        let who = match target {
+            KillTarget::Keys if at % 3 == 2 => "the directory's leader",
+            KillTarget::Keys => "a random node",
+            KillTarget::Sequencer => "the log's sequencer",
+            KillTarget::Unit => "a log's unit",
+            KillTarget::Both => "the log's sequencer and a unit",
         };
         text += &format!("after 2s kill {who}\nafter 3s restart it\nwait until healthy\n");
     }
@@ -100,6 +154,21 @@ fn scenario(kills: u32) -> anyhow::Result<Scenario> {
 /// The kills' times are in the story; the writes in the history.
 fn take(kills: &mut Kills, verdict: &Verdict, tell: &mut impl FnMut(String)) -> anyhow::Result<()> {
     kills.lost += verdict.violations.len();
+    if kills.target != KillTarget::Keys {
+        for (at, gap) in verdict.kills.iter().zip(&verdict.append_gaps) {
+            let (of_log, of_writer) = (&gap.of_log, &gap.of_writer);
+            tell(format!(
+                "{:.3} s: no {} for {} ms, of one writer {} ms",
+                *at as f64 / 1e9,
+                of_log.key,
+                of_log.length.as_millis(),
+                of_writer.length.as_millis()
+            ));
+            kills.stalls.push(of_log.length);
+            kills.writer_stalls.push(of_writer.length);
+        }
+        return Ok(());
+    }
     let folder = verdict.folder.as_deref().unwrap_or(Path::new(""));
     let file = std::fs::File::open(folder.join("history.jsonl"))?;
     let records = staves_history::record::read(std::io::BufReader::new(file))?;
@@ -142,7 +211,7 @@ mod tests {
     fn percentiles_are_of_what_was_measured() {
         let kills = Kills {
             stalls: (1..=10).map(|n| Duration::from_millis(n * 100)).collect(),
-            lost: 0,
+            ..Kills::default()
         };
         assert_eq!(
             (kills.at(50).as_millis(), kills.at(100).as_millis()),
@@ -150,5 +219,13 @@ mod tests {
         );
         assert_eq!(kills.json()["p90_ms"], 900);
         assert_eq!(Kills::default().at(50), Duration::ZERO);
+        assert!(kills.json().get("writer_p50_ms").is_none());
+        let of_logs = Kills {
+            target: KillTarget::Both,
+            writer_stalls: kills.stalls.clone(),
+            ..kills
+        };
+        assert_eq!(of_logs.json()["writer_worst_ms"], 1000);
+        assert!(of_logs.to_string().contains("of one writer p50 500 ms"));
     }
 }

@@ -30,4 +30,5 @@ pub mod run;
 pub mod scenario;
 pub mod second;
 pub mod wan;
+pub mod wan_log;
 pub mod watch;

@@ -6,6 +6,7 @@
 
 pub mod files;
 pub mod flood;
+pub mod log;
 mod redis;
 pub mod region;
 pub mod volume;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub second_volume: volume::VolumeLoad,
     /// Snapshots and clones of both.
     pub images: volume::copies::ImageLoad,
+    /// The load on logs.
+    pub logs: log::LogLoad,
     doors: Mutex<Vec<SocketAddr>>,
     /// Per node: until when it is excused from answering, in nanoseconds of the run.
     excused: Mutex<Vec<u64>>,
@@ -85,6 +88,7 @@ impl Shared {
             volume: volume::VolumeLoad::first(),
             second_volume: volume::VolumeLoad::second(),
             images: volume::copies::ImageLoad::default(),
+            logs: log::LogLoad::default(),
             doors: Mutex::default(),
             excused: Mutex::default(),
             hangs: Mutex::default(),

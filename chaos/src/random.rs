@@ -30,6 +30,8 @@ enum Topic {
     Volume,
     /// Those with snapshots.
     Snapshots,
+    /// Those with logs: one of them comes last.
+    Logs,
     /// Those in which more is lost than any scheme bears.
     Losses,
     /// The same, whose nodes have two disks.
@@ -65,11 +67,12 @@ const fn episode(
 }
 
 use Topic::{
-    Any, Clocks, Cuts, Descriptors, DiskLosses, Disks, Files, Losses, Members, Snapshots, Volume,
+    Any, Clocks, Cuts, Descriptors, DiskLosses, Disks, Files, Logs, Losses, Members, Snapshots,
+    Volume,
 };
 
 #[rustfmt::skip]
-const EPISODES: [Episode; 83] = [
+const EPISODES: [Episode; 93] = [
     episode(Any, 3, 1, 0, "kill a random node\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill the directory's leader\nafter 3s restart it"),
     episode(Any, 3, 1, 0, "kill a random node\nafter 200ms restart it"),
@@ -146,6 +149,16 @@ const EPISODES: [Episode; 83] = [
     episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 20ms pause the lowest node for 3s"),
     episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 20ms isolate the volume's door for 3s"),
     episode(Snapshots, 3, 1, 0, "snapshot the volume\nafter 30ms kill a random node\nafter 200ms snapshot the volume\nafter 3s restart it"),
+    episode(Logs, 3, 1, 0, "kill the log's sequencer\nafter 3s restart it"),
+    episode(Logs, 3, 1, 0, "kill the log's sequencer\nafter 200ms restart it"),
+    episode(Logs, 3, 1, 0, "kill a log's unit\nafter 3s restart it"),
+    episode(Logs, 4, 2, 0, "kill the log's sequencer and a unit\nafter 3s restart them"),
+    episode(Logs, 3, 1, 0, "stop the log's sequencer\nafter 1s restart it"),
+    episode(Logs, 3, 1, 0, "pause the log's sequencer for 4s"),
+    episode(Logs, 3, 1, 0, "pause a log's unit for 3s"),
+    episode(Logs, 3, 1, 0, "isolate the log's sequencer for 4s"),
+    episode(Logs, 3, 1, 0, "cut the log's sequencer from every node one way for 4s"),
+    episode(Logs, 3, 0, 0, "starve the log's sequencer for 4s"),
     episode(DiskLosses, 5, 5, 0, "drain a disk of a random node\nafter 300ms kill every node\nafter 1s restart them\nwait until healthy\nresume that disk"),
     episode(DiskLosses, 5, 5, 0, "replace a disk of a random node\nafter 500ms kill every node\nrestart them"),
     episode(DiskLosses, 5, 5, 0, "fail a disk of a random node\nafter 300ms kill every node\nafter 500ms restart them\nwait until healthy\nremove that disk"),
@@ -257,6 +270,23 @@ impl Setting {
         self.memory.map_or(2, |(_, k, _)| k.min(2))
     }
 
+    /// The words for logs, or none. They bear what was drawn without them. On disk they fit beside a region, and not beside a volume.
+    fn draw_log(&self, rng: &mut SmallRng) -> String {
+        let k = self.bears();
+        let fits_on_disk = !self.text.contains("volume");
+        let on_disk = format!(", log 1+{k}{ON_DISK}");
+        match (self.topics[0], rng.random_range(0..6)) {
+            (Any | Losses, 0..2) if fits_on_disk => on_disk,
+            (Any, 2..4) => format!(", log 1+{k}"),
+            _ => String::new(),
+        }
+    }
+
+    fn allows_of_log(&self, episode: &Episode) -> bool {
+        let fits = self.nodes >= episode.nodes && episode.away <= self.bears();
+        episode.topic == Logs && fits
+    }
+
     fn allows(&self, episode: &Episode) -> bool {
         let to_spare = self.memory.is_none_or(|(m, k, _)| self.nodes > m + k);
         let beyond = matches!(episode.topic, Losses | DiskLosses) || episode.outage > 0;
@@ -302,9 +332,18 @@ pub fn text(seed: u64) -> String {
         Cuts => format!("expect stalls at every node below {STALL_EVERYWHERE_S}s\n"),
         _ => format!("expect stalls below {}s\n", STALL_S + outage),
     };
-    // Drawn last, so that a seed has the steps that it had before there were delays.
+    // Drawn last, so that a seed has the steps that it had before there were delays, or logs.
     let is_far = setting.topics[0] == Any && rng.random_range(0..5) == 0;
     let far = if is_far { FAR } else { "" };
+    let log = setting.draw_log(&mut rng);
+    if !log.is_empty() && setting.topics[0] == Any {
+        let of_logs: Vec<&Episode> = EPISODES
+            .iter()
+            .filter(|e| setting.allows_of_log(e))
+            .collect();
+        let steps_of_log = of_logs.choose(&mut rng).map_or("", |episode| episode.steps);
+        steps += &format!("after 1s {steps_of_log}\nwait until healthy\n");
+    }
     let heading = setting.text.trim_end();
-    format!("{heading}{far}\n{expected}{steps}run for 1s\n")
+    format!("{heading}{far}{log}\n{expected}{steps}run for 1s\n")
 }

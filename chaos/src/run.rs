@@ -1,6 +1,7 @@
 //! One run of a scenario, from an empty lab to a verdict.
 
 mod disks;
+mod logs;
 mod steps;
 mod volumes;
 mod who;
@@ -22,7 +23,7 @@ use crate::judge::{self, Stall};
 use crate::lab::Lab;
 use crate::load::files::{self, Files};
 use crate::load::flood::Flood;
-use crate::load::{self, Shared, region, volume};
+use crate::load::{self, Shared, log, region, volume};
 use crate::nodes::{FOLDER, Nodes, Setup, is_whole, status};
 use crate::scenario::Scenario;
 use crate::wan::Wan;
@@ -75,6 +76,12 @@ pub struct Verdict {
     pub faults: Vec<&'static str>,
     /// The times at which nodes were killed, in nanoseconds of the run.
     pub kills: Vec<u64>,
+    /// Appends to logs with an unknown outcome.
+    pub log_unknown: usize,
+    /// The longest without an acknowledged append to a log, where there are logs.
+    pub append_gap: Option<log::AppendGap>,
+    /// The same from each kill to the next.
+    pub append_gaps: Vec<log::AppendGap>,
     /// The events, with times.
     pub story: String,
     /// The folder of logs and history, if they were left behind.
@@ -155,7 +162,7 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
         clocks_apart: scenario.clocks_apart,
         wall_clocks_apart: scenario.wall_clocks_apart,
         few_descriptors: scenario.few_descriptors,
-        on_disk: scenario.on_disk,
+        on_disk: scenario.on_disk || scenario.log_on_disk,
         volumes: scenario.volume,
         zone: scenario.wan.map(|wan| wan.zone).filter(|nodes| *nodes > 1),
     };
@@ -216,6 +223,9 @@ impl Runner<'_> {
         if scenario.snapshots {
             let program = &self.settings.program;
             clients.extend(volume::copies::start(&self.shared, seed, program));
+        }
+        if scenario.log.is_some() {
+            clients.extend(log::start(&self.shared, seed));
         }
         clients
     }
@@ -306,6 +316,7 @@ impl Runner<'_> {
             pools += &format!(", a region of {scheme} in {medium}");
         }
         pools += self.create_volumes()?;
+        pools += &self.create_logs()?;
         if self.scenario.files {
             let pool = ["pool", "create", files::NAME, "--kind", "files", "--memory"];
             self.staves(&[&pool[..], &[files::MEMORY]].concat())?;
@@ -511,6 +522,7 @@ impl Runner<'_> {
         }
         if !self.is_found() {
             self.read_volumes();
+            self.read_logs();
         }
         Ok(())
     }
@@ -559,6 +571,7 @@ impl Runner<'_> {
             self.verdict.stall = judge::worst_stall(&records, from, to);
         }
         self.judge_volumes(folder, from, to)?;
+        self.judge_logs(folder, from, to)?;
         let files = self.files.as_ref().map(Files::worst_stall);
         if let Some(stall) = files.filter(|stall| stall.length > self.verdict.stall.length) {
             self.verdict.stall = stall;
@@ -577,7 +590,7 @@ impl Runner<'_> {
             ));
         }
         self.verdict.operations += checked.operations;
-        self.verdict.unknown = checked.unknown;
+        self.verdict.unknown = checked.unknown + self.verdict.log_unknown;
         self.verdict.undecided = checked.undecided.len();
         if let Some(files) = &self.files {
             let (reads, stale) = files.counts();

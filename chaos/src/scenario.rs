@@ -8,6 +8,7 @@
 //!                                  readers), 'files too' (a dataset beside the other clients), 'two disks' (each node has a second one, which can fail, in
 //!                                  a file system of its own), 'volume' (in memory's pool, with clients of both its doors), 'snapshots' (of that volume and a second
 //!                                  one, and clones, with a client that makes, reads and deletes them),
+//!                                  'log 1+1', 'log 1+2 on disk' (three logs in a pool of their own, one for each way of appending, with writers and readers; nothing of them may ever be lost),
 //!                                  'wan 10ms one way' (between any two nodes), 'wan 10ms one way between zones of 2' (n1 and n2 are one); clients are near every node
 //! expect stalls below 8s           how long no key may go without an answer
 //! expect stalls at every node below 3s   the same, and how long no write to a key may succeed through a node
@@ -25,7 +26,7 @@
 //! disk of WHO' (which never fails) or 'that disk' (of the last such step). With 'volume' there is 'take the volume over', with 'snapshots' also 'snapshot the volume'.
 //!
 //! WHO is `n1`, `n1, n2 and n3`, `a random node`, `two random nodes`, `the directory's leader`, `a random follower`
-//! (not the leader), `the lowest node` (of those that are up the one with the least id, which makes copies of volumes), `the volume's door` (the node that it is written through), `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
+//! (not the leader), `the lowest node` (of those that are up the one with the least id, which makes copies of volumes), `the volume's door` (the node that it is written through), `the log's sequencer` (the node of that of any of the logs), `a log's unit` (another one's node), `the log's sequencer and a unit`, `every node`, or `it` and `them`: whoever the last step was about. What is cut from random nodes is none
 //! of them. `the clients` (and the mount beside them) can be cut off and isolated. A step with `for 3s` is undone after that
 //! time; the next begins then.
 
@@ -86,6 +87,10 @@ pub struct Scenario {
     pub volume: bool,
     /// There is a second one, and snapshots and clones of both.
     pub snapshots: bool,
+    /// The scheme of a pool with logs, if there is one.
+    pub log: Option<String>,
+    /// That pool is on the nodes' disks.
+    pub log_on_disk: bool,
     /// There is a dataset.
     pub files: bool,
     /// All clients read the dataset; there are no others.
@@ -174,6 +179,8 @@ fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
         "two disks" => !scenario.two_disks,
         "volume" => !scenario.volume,
         "snapshots" => !scenario.snapshots,
+        "log" => scenario.log.is_none(),
+        "log on disk" => !scenario.log_on_disk,
         "memory" => scenario.memory.is_none(),
         "memory on disk" => !scenario.on_disk,
         _ => !scenario.wall_clocks_apart,
@@ -182,6 +189,7 @@ fn complete(mut scenario: Scenario, last: usize) -> Result<Scenario, Wrong> {
         scenario.two_disks.then_some("memory on disk"),
         scenario.volume.then_some("memory"),
         scenario.snapshots.then_some("volume"),
+        (scenario.losses && scenario.log.is_some()).then_some("log on disk"),
     ];
     let of_steps = scenario.steps.iter().filter_map(|s| s.action.wants());
     let mut wanted = of_heading.into_iter().flatten().chain(of_steps);
@@ -218,6 +226,10 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
                 (scenario.memory, scenario.on_disk) = (Some(scheme.to_owned()), true);
             }
             ["two", "disks"] => scenario.two_disks = true,
+            ["log", scheme] => scenario.log = Some(scheme.to_owned()),
+            ["log", scheme, "on", "disk"] => {
+                (scenario.log, scenario.log_on_disk) = (Some(scheme.to_owned()), true);
+            }
             ["volume"] => scenario.volume = true,
             ["snapshots"] => scenario.snapshots = true,
             ["wan", t, "one", "way", ref zones @ ..] => scenario.wan = Some(wan(t, zones)?),
@@ -228,7 +240,7 @@ fn heading(scenario: &mut Scenario, line: &str) -> Result<(), String> {
             ["few", "descriptors"] => scenario.few_descriptors = true,
             _ => {
                 return Err(format!(
-                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, two disks, volume, snapshots, files too, wan 10ms one way, wan 10ms one way between zones of 2, clocks apart, wall clocks apart, few descriptors'"
+                    "'{part}' is not known here; the first line is like '5 nodes, pool cache 1+2, 6 clients, 10 keys, counted keys, memory 4+2, memory 1+1 on disk, two disks, volume, snapshots, log 1+2, log 1+1 on disk, files too, wan 10ms one way, wan 10ms one way between zones of 2, clocks apart, wall clocks apart, few descriptors'"
                 ));
             }
         }

@@ -171,7 +171,7 @@ fn block_reads(
         })
 }
 
-fn longest_gap(key: &str, mut times: Vec<u64>, from: u64, to: u64) -> Stall {
+pub(super) fn longest_gap(key: &str, mut times: Vec<u64>, from: u64, to: u64) -> Stall {
     times.retain(|at| (from..=to).contains(at));
     times.extend([from, to]);
     times.sort_unstable();

@@ -38,6 +38,14 @@ impl Runner<'_> {
                 at if running.contains(&at) => vec![at],
                 _ => running.choose(&mut self.rng).copied().into_iter().collect(),
             },
+            Who::LogSequencer => vec![self.log_nodes()?.0],
+            Who::LogUnit => vec![self.log_nodes()?.1],
+            Who::LogBoth => {
+                let (sequencer, unit) = self.log_nodes()?;
+                let mut both = vec![sequencer, unit];
+                both.dedup();
+                both
+            }
             Who::Followers(n) => {
                 let leader = self.leader()?;
                 running.retain(|at| *at != leader);

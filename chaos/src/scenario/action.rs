@@ -24,6 +24,12 @@ pub enum Who {
     Lowest,
     /// The one through which the volume is written.
     VolumeDoor,
+    /// That of the sequencer of any of the logs, by the seed.
+    LogSequencer,
+    /// One that answers for a unit of a log and has not its sequencer, if there is one.
+    LogUnit,
+    /// Both at once.
+    LogBoth,
     /// Not nodes: where clients are.
     Clients,
 }
@@ -114,8 +120,27 @@ impl Action {
             Action::Disk { .. } => Some("two disks"),
             Action::TakeOver => Some("volume"),
             Action::Snapshot => Some("snapshots"),
+            action if action.is_of_log() => Some("log"),
             _ => None,
         }
+    }
+
+    /// True if it is done to nodes of a log.
+    fn is_of_log(&self) -> bool {
+        let who = match self {
+            Action::Kill(who)
+            | Action::Restart { who, .. }
+            | Action::Stop(who)
+            | Action::Pause(who)
+            | Action::Isolate(who)
+            | Action::Slow { who, .. }
+            | Action::Fill(who)
+            | Action::Starve(who)
+            | Action::Drain { who, .. }
+            | Action::Cut { from: who, .. } => who,
+            _ => return false,
+        };
+        matches!(who, Who::LogSequencer | Who::LogUnit | Who::LogBoth)
     }
 
     /// True if it lasts until it is undone.
@@ -258,6 +283,9 @@ pub(super) fn who(words: &[&str]) -> Result<Who, String> {
         ["every", "node"] => Who::Every,
         ["the", "lowest", "node"] => Who::Lowest,
         ["the", "volume's", "door"] => Who::VolumeDoor,
+        ["the", "log's", "sequencer"] => Who::LogSequencer,
+        ["a", "log's", "unit"] => Who::LogUnit,
+        ["the", "log's", "sequencer", "and", "a", "unit"] => Who::LogBoth,
         ["the", "clients"] => Who::Clients,
         names => {
             let names = names.iter().filter(|n| **n != "and");

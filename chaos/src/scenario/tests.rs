@@ -202,3 +202,33 @@ fn what_is_wrong_is_told_with_its_line() {
         );
     }
 }
+
+#[test]
+fn sentences_about_logs_are_understood() {
+    let text = "4 nodes, log 1+2 on disk\nexpect losses\nkill the log's sequencer and a unit\nrestart them\n\
+        pause a log's unit for 1s\ncut the log's sequencer from every node one way for 1s\n";
+    let s = parse("x", text).expect("it parses");
+    assert_eq!((s.log.as_deref(), s.log_on_disk), (Some("1+2"), true));
+    let actions: Vec<Action> = s.steps.into_iter().map(|step| step.action).collect();
+    let cut = Action::Cut {
+        from: Who::LogSequencer,
+        to: Who::Every,
+        one_way: true,
+    };
+    let restart = Action::Restart {
+        who: Who::Last,
+        forget: false,
+    };
+    let pause = Action::Pause(Who::LogUnit);
+    assert_eq!(actions, [Action::Kill(Who::LogBoth), restart, pause, cut]);
+    for (text, says) in [
+        (
+            "4 nodes, log 1+1\nexpect losses\nkill n1\n",
+            "'log on disk'",
+        ),
+        ("4 nodes\nkill the log's sequencer\n", "'log'"),
+    ] {
+        let wrong = parse("x", text).expect_err(text).to_string();
+        assert!(wrong.contains(says), "{wrong}");
+    }
+}

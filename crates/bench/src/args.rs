@@ -36,6 +36,11 @@ pub enum Bench {
     /// One thread. Rates are gigabytes (10^9) that are read in a second: m buffers for an encoding or a decoding, one for
     /// a delta, a copy or an XOR.
     Erasure(super::erasure::ErasureBench),
+    /// Append to a log and read it, and measure that
+    ///
+    /// Flags that take a list make one run of each combination, and one row each. Each run has a log of its own, which is
+    /// deleted at its end. Holes are positions that no acknowledged append has.
+    Log(super::log::LogBench),
     /// Kill nodes of a cluster of its own, and measure how fast what they held is rebuilt
     ///
     /// Starts the nodes on this machine by itself, and stops them at the end.

@@ -23,6 +23,7 @@ mod dialect;
 mod draw;
 mod erasure;
 mod histogram;
+mod log;
 mod memory;
 mod native;
 mod pace;
@@ -80,6 +81,7 @@ pub fn run(global: &GlobalOptions, command: &Bench) -> anyhow::Result<()> {
         Bench::Cache(cache) => cache,
         Bench::Memory(bench) => return memory::run(global, bench),
         Bench::Erasure(bench) => return erasure::run(global, bench),
+        Bench::Log(bench) => return log::run(global, bench),
         Bench::Recovery(bench) => return recovery::run(global, bench),
     };
     let plans = cache.plans()?;

@@ -1,4 +1,4 @@
-//! The planted bugs of the log: each breaks one rule, and the simulator must find it. Nothing is ever planted outside of this crate's tests.
+//! The planted bugs of the log: each breaks one rule, and the simulator must find it. Some are also hunted on real processes (`staves_model::mutant`).
 
 /// A planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,10 +96,21 @@ pub(crate) use planted::*;
 
 #[cfg(not(test))]
 mod planted {
-    /// Nothing is ever planted in the program.
+    use staves_model::mutant::{Mutant, planted as is_in_process};
+
+    use super::LogMutant;
+
+    /// Nothing is ever planted in the program; builds with the feature `mutants` of `staves-model` can have these.
     #[inline(always)]
-    pub(crate) fn planted(_: super::LogMutant) -> bool {
-        false
+    pub(crate) fn planted(mutant: LogMutant) -> bool {
+        match mutant {
+            LogMutant::TailOfOneUnit => is_in_process(Mutant::LogTailOfOneUnit),
+            LogMutant::IdsNotRebuilt => is_in_process(Mutant::LogIdsNotRebuilt),
+            LogMutant::PerUnit => is_in_process(Mutant::LogGivenPerUnit),
+            LogMutant::BoundIsAck => is_in_process(Mutant::LogBoundIsAck),
+            LogMutant::NoFence => is_in_process(Mutant::LogNoFence),
+            _ => false,
+        }
     }
 }
 

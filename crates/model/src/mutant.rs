@@ -266,6 +266,14 @@ mutants! {
         FlushWithoutLease = 1195,
         CopyAnsweredAtHeld = 1196,
     ]
+    /// Those of the log (`staves_log`'s own list has more) that the chaos runs see.
+    LOG: [
+        LogTailOfOneUnit = 1301,
+        LogIdsNotRebuilt = 1302,
+        LogGivenPerUnit = 1303,
+        LogBoundIsAck = 1304,
+        LogNoFence = 1305,
+    ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [
         LoadTakesAll = 1101,

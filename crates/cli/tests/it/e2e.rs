@@ -29,6 +29,7 @@ mod large_volumes;
 mod left_out;
 mod littles;
 mod log;
+mod log_bench;
 mod losses;
 mod mapped;
 mod memory;
