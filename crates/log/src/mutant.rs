@@ -105,7 +105,6 @@ mod planted {
     pub(crate) fn planted(mutant: LogMutant) -> bool {
         match mutant {
             LogMutant::TailOfOneUnit => is_in_process(Mutant::LogTailOfOneUnit),
-            LogMutant::IdsNotRebuilt => is_in_process(Mutant::LogIdsNotRebuilt),
             LogMutant::PerUnit => is_in_process(Mutant::LogGivenPerUnit),
             LogMutant::BoundIsAck => is_in_process(Mutant::LogBoundIsAck),
             LogMutant::NoFence => is_in_process(Mutant::LogNoFence),

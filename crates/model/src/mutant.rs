@@ -269,10 +269,9 @@ mutants! {
     /// Those of the log (`staves_log`'s own list has more) that the chaos runs see.
     LOG: [
         LogTailOfOneUnit = 1301,
-        LogIdsNotRebuilt = 1302,
-        LogGivenPerUnit = 1303,
-        LogBoundIsAck = 1304,
-        LogNoFence = 1305,
+        LogGivenPerUnit = 1302,
+        LogBoundIsAck = 1303,
+        LogNoFence = 1304,
     ]
     /// Those of the bytes of regions (`region.rs`).
     REGION: [
