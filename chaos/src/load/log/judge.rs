@@ -17,17 +17,17 @@ use super::history::{
 const SHOWN: usize = 10;
 
 /// Positions that the log had reached by some time: the highest of all marks until then.
-struct Marks(Vec<(u64, u64)>);
+struct ReachedMarks(Vec<(u64, u64)>);
 
-impl Marks {
-    fn new(mut marks: Vec<(u64, u64)>) -> Marks {
+impl ReachedMarks {
+    fn new(mut marks: Vec<(u64, u64)>) -> ReachedMarks {
         marks.sort_unstable();
         let mut highest = 0;
         for (_, position) in &mut marks {
             highest = highest.max(*position);
             *position = highest;
         }
-        Marks(marks)
+        ReachedMarks(marks)
     }
 
     fn before(&self, at: u64) -> u64 {
@@ -38,7 +38,7 @@ impl Marks {
 }
 
 /// The value of a position: a record, or junk for ever; and whether it was acknowledged there.
-type Value = (Option<RecordName>, bool);
+type SlotValue = (Option<RecordName>, bool);
 
 /// The judge of one log.
 struct LogJudge<'a> {
@@ -46,7 +46,7 @@ struct LogJudge<'a> {
     reads: Vec<&'a LogRead>,
     tails: Vec<&'a LogTail>,
     trims: Vec<&'a LogTrim>,
-    values: BTreeMap<u64, Value>,
+    values: BTreeMap<u64, SlotValue>,
     places: BTreeMap<RecordName, u64>,
     wrong: Vec<String>,
 }
@@ -106,7 +106,7 @@ impl LogJudge<'_> {
         }
     }
 
-    fn value(&mut self, position: u64, (name, acked): Value) {
+    fn value(&mut self, position: u64, (name, acked): SlotValue) {
         let known = self.values.entry(position).or_insert((name, acked));
         let (before, was_acked) = *known;
         known.1 |= acked;
@@ -140,7 +140,7 @@ impl LogJudge<'_> {
         }
     }
 
-    /// Whatever is read was appended before, and not refused.
+    /// A record that is read was appended before, and not refused.
     fn names(&mut self) {
         let mut by_writer: BTreeMap<u32, Vec<&LogAppend>> = BTreeMap::new();
         for append in &self.appends {
@@ -193,8 +193,8 @@ impl LogJudge<'_> {
         }
     }
 
-    /// What the log had reached: by acknowledged appends, and by all that was seen.
-    fn marks(&self) -> (Marks, Marks) {
+    /// The positions that the log had reached: by acknowledged appends, and by all that was seen.
+    fn marks(&self) -> (ReachedMarks, ReachedMarks) {
         let ended = |append: &&LogAppend| {
             let (position, returned) = append.acked()?;
             Some((returned, position + u64::from(append.count)))
@@ -206,8 +206,8 @@ impl LogJudge<'_> {
         let tails = self.tails.iter().map(|tail| (tail.returned, tail.tail));
         let trims = self.trims.iter().filter_map(|t| Some((t.returned?, t.to)));
         let seen: Vec<(u64, u64)> = records.chain(tails).chain(trims).collect();
-        let all = Marks::new(acked.iter().chain(&seen).copied().collect());
-        (Marks::new(acked), all)
+        let all = ReachedMarks::new(acked.iter().chain(&seen).copied().collect());
+        (ReachedMarks::new(acked), all)
     }
 
     /// I3, I4, and each writer's order.

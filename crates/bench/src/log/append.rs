@@ -41,7 +41,7 @@ impl AppendResults {
         self.last = self.last.max(other.last);
     }
 
-    fn ended(&mut self, appended: Appended, load: &AppendLoad) {
+    fn ended(&mut self, appended: EndedAppend, load: &AppendLoad) {
         match appended.outcome {
             Ok(()) => {
                 self.acked += 1;
@@ -71,16 +71,16 @@ pub struct AppendLoad {
 }
 
 /// An append that is over.
-struct Appended {
+struct EndedAppend {
     since: Instant,
     at: Instant,
     outcome: Result<(), ClientError>,
 }
 
 impl AppendLoad {
-    async fn append(self, since: Instant) -> Appended {
+    async fn append(self, since: Instant) -> EndedAppend {
         let outcome = self.log.append(std::slice::from_ref(&self.record)).await;
-        Appended {
+        EndedAppend {
             since,
             at: Instant::now(),
             outcome: outcome.map(drop),
@@ -143,7 +143,7 @@ impl AppendLoad {
 
 fn take(
     seen: &mut AppendResults,
-    done: Result<Appended, tokio::task::JoinError>,
+    done: Result<EndedAppend, tokio::task::JoinError>,
     load: &AppendLoad,
 ) {
     match done {

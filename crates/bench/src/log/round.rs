@@ -41,7 +41,7 @@ pub struct LogPlan {
     pub duration: Duration,
 }
 
-/// What was measured in one round.
+/// The measurements of one round.
 #[derive(Clone, Debug, Default)]
 pub struct LogRound {
     pub appends: AppendResults,
@@ -59,7 +59,7 @@ pub struct LogRound {
 
 /// The work of a thread.
 #[derive(Clone, Copy)]
-enum Work {
+enum ThreadWork {
     /// These clients.
     Appends { first: u32, clients: u32 },
     /// Readers at the tail, and readers of old records.
@@ -154,13 +154,13 @@ impl RoundThreads<'_> {
         let part = |thread: u32| {
             (u64::from(clients) * u64::from(thread) / u64::from(threads.max(1))) as u32
         };
-        let appends = (0..threads).map(|thread| Work::Appends {
+        let appends = (0..threads).map(|thread| ThreadWork::Appends {
             first: part(thread),
             clients: part(thread + 1) - part(thread),
         });
         let has_readers = self.plan.readers + self.plan.cold_readers > 0;
-        let reads = has_readers.then_some(Work::Reads { tail });
-        let works: Vec<Work> = appends.chain(reads).collect();
+        let reads = has_readers.then_some(ThreadWork::Reads { tail });
+        let works: Vec<ThreadWork> = appends.chain(reads).collect();
         std::thread::scope(|scope| {
             let (ready, all_ready) = channel();
             let mut spawned = Vec::new();
@@ -217,7 +217,7 @@ impl RoundThreads<'_> {
 
     fn thread(
         &self,
-        work: Work,
+        work: ThreadWork,
         ready: &Sender<anyhow::Result<()>>,
         go: &Receiver<Arc<Window>>,
     ) -> ThreadResults {
@@ -236,21 +236,21 @@ impl RoundThreads<'_> {
         };
         session.runtime.block_on(async {
             match work {
-                Work::Appends { first, .. } => ThreadResults {
+                ThreadWork::Appends { first, .. } => ThreadResults {
                     appends: self.appends(first, logs, &window).await,
                     ..ThreadResults::default()
                 },
-                Work::Reads { tail } => self.reads(tail, logs, &window).await,
+                ThreadWork::Reads { tail } => self.reads(tail, logs, &window).await,
             }
         })
     }
 
     /// A client of the log for each of the thread's.
-    fn connect(&self, work: Work) -> anyhow::Result<(Cluster, Vec<LogHandle>)> {
+    fn connect(&self, work: ThreadWork) -> anyhow::Result<(Cluster, Vec<LogHandle>)> {
         let session = Cluster::open(self.global)?;
         let count = match work {
-            Work::Appends { clients, .. } => clients,
-            Work::Reads { .. } => self.plan.readers + self.plan.cold_readers,
+            ThreadWork::Appends { clients, .. } => clients,
+            ThreadWork::Reads { .. } => self.plan.readers + self.plan.cold_readers,
         };
         let mut logs = Vec::new();
         for _ in 0..count {

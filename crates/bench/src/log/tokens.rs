@@ -40,7 +40,7 @@ const SETTLE: Duration = Duration::from_millis(1500);
 /// The bound on the question for the log's record.
 const ASKING: Duration = Duration::from_secs(5);
 
-/// What was measured.
+/// The measurements.
 #[derive(Serialize, Debug)]
 struct TokenReport {
     /// Requests under way.
