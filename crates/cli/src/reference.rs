@@ -3,7 +3,7 @@
 
 use clap::{Arg, ArgAction, Command, CommandFactory};
 use staves_node::config::{KEYS, Key};
-use staves_node::metrics::METRICS;
+use staves_node::metrics;
 
 use crate::args::CommandLine;
 use crate::explain::{Explained, explained};
@@ -216,7 +216,7 @@ fn metrics() -> String {
     let mut page = String::from(
         "# Metrics\n\nWhat `/metrics` on the admin door tells, in Prometheus's text format. Each is about the node that is asked.\n\n",
     );
-    let rows = METRICS.iter().map(|metric| {
+    let rows = metrics::all().map(|metric| {
         let labels = metric.labels().into_iter().flat_map(|(label, values)| {
             let value = move |v| code(format!("{label}=\"{v}\""));
             values.into_iter().map(value)
@@ -294,7 +294,7 @@ mod tests {
                 key.name
             );
         }
-        for metric in METRICS {
+        for metric in metrics::all() {
             assert!(
                 metrics().contains(&format!("| `{}` |", metric.name)),
                 "{}",

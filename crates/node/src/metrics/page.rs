@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use staves_files_server::FilesPool;
 
-use super::{METRICS, Metric, Scrape, Value};
+use super::{Metric, Scrape, Value, all};
 use crate::disk::DiskFacts;
 use crate::running::Running;
 use crate::volumes::VolumeOp;
@@ -26,7 +26,7 @@ pub(crate) fn text(running: &Running) -> String {
         logs: running.host.logs.served(&running.directory.map().borrow()),
     };
     let mut page = String::new();
-    for metric in METRICS {
+    for metric in all() {
         // Writing to a string does not fail.
         let _ = metric.put(&scrape, &mut page);
     }

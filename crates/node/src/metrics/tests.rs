@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn names_follow_the_rules_and_stand_once() {
-    for (at, metric) in METRICS.iter().enumerate() {
+    for (at, metric) in all().enumerate() {
         let name = metric.name;
         assert!(name.starts_with("staves_"), "{name}");
         assert_eq!(
@@ -14,7 +14,7 @@ fn names_follow_the_rules_and_stand_once() {
         );
         assert!(metric.help.ends_with('.'), "{name}: {}", metric.help);
         assert!(!metric.unit.is_empty(), "{name}");
-        let twice = METRICS[at + 1..].iter().any(|other| other.name == name);
+        let twice = all().skip(at + 1).any(|other| other.name == name);
         assert!(!twice, "{name} stands twice");
     }
 }
