@@ -38,7 +38,9 @@ pub(super) async fn view(
     let head = head.map(|head| head.id.node);
     // A node that is drained would only give it away again.
     let stays = |node: &NodeId| map.nodes.get(node).is_some_and(|node| node.is_home());
-    let home = head.filter(stays).or(map.homes().next().map(|node| node.id));
+    let home = head
+        .filter(stays)
+        .or(map.homes().next().map(|node| node.id));
     let to = living.or(home).or(head);
     let Some(to) = to else {
         return Ok(record.view);
