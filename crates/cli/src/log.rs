@@ -2,7 +2,9 @@
 
 mod append;
 mod command;
+mod conditional;
 mod read;
+mod stream;
 
 use serde_json::json;
 use staves_client::{AppendMode, LogHandle, LogStat};
@@ -20,9 +22,18 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             let made = client.create_log(pool.as_deref(), name, (*mode).into());
             changed(out, &session.wait(made)?, "created")
         }
-        LogCommand::Append { name, pool } => {
+        LogCommand::Append {
+            name,
+            pool,
+            tag,
+            if_tail,
+            if_tag,
+        } => {
             let log = open(session, pool.as_deref(), name)?;
-            append::append(session, &log, out)
+            match if_tail {
+                Some(tail) => conditional::append(session, &log, (*tail, *if_tag), tag, out),
+                None => append::append(session, &log, tag, out),
+            }
         }
         LogCommand::Read {
             name,
@@ -30,6 +41,7 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             from,
             count,
             follow,
+            tag,
         } => {
             let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
             let log = open(session, pool.as_deref(), name)?;
@@ -38,7 +50,10 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
                 count: *count,
                 follow: *follow,
             };
-            read::read(session, &log, &stat, &wanted, out)
+            match tag {
+                Some(tag) => stream::read(session, &log, &stat, *tag, &wanted, out),
+                None => read::read(session, &log, &stat, &wanted, out),
+            }
         }
         LogCommand::Tail { name, pool } => {
             let log = open(session, pool.as_deref(), name)?;
@@ -60,6 +75,12 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             session.wait(log.trim(*to))?;
             let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
             changed(out, &stat, "trimmed")
+        }
+        LogCommand::Punch { name, pool, at } => {
+            let log = open(session, pool.as_deref(), name)?;
+            session.wait(log.punch(*at))?;
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            changed(out, &stat, &format!("record {at} given up"))
         }
         LogCommand::Delete { name, pool, yes } => {
             let stat = session.wait(client.log_stat(pool.as_deref(), name))?;

@@ -129,7 +129,10 @@ mod volumes;
 pub use client::Client;
 pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
-pub use log::{AppendMode, LOG_BATCH_BYTES_MAX, LogHandle, LogSlot, LogStat, calls as log_calls};
+pub use log::{
+    AppendCondition, AppendMode, ConditionalAppend, LOG_BATCH_BYTES_MAX, LogHandle, LogReplay,
+    LogSlot, LogStat, calls as log_calls,
+};
 pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};
 pub use pieces::{Piece, TRANSFER_BYTES_MAX, pieces};

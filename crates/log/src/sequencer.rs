@@ -6,6 +6,8 @@
 
 mod active;
 mod assign;
+mod condition;
+mod growth;
 mod limits;
 mod map;
 mod positions;
@@ -223,6 +225,7 @@ impl Sequencer {
                 unit,
                 low,
                 lost,
+                condition,
             } => {
                 let seq = assign::SeqRequest {
                     id,
@@ -231,6 +234,7 @@ impl Sequencer {
                     unit,
                     low,
                     lost,
+                    condition,
                 };
                 let answer = self.seq(now, seq, out);
                 self.reply(to, answer, out);
@@ -238,6 +242,11 @@ impl Sequencer {
             SequencerOp::Where { position } => self.tell_where(to, position, out),
             SequencerOp::Check { tag } => self.check_tail(now, to, tag, out),
             SequencerOp::Trim { position } => self.trim(now, to, position, out),
+            SequencerOp::Wait {
+                position,
+                tag,
+                wait_ms,
+            } => self.wait(now, to, (position, tag), wait_ms, out),
             SequencerOp::Decided(_) => {}
         }
     }
@@ -285,6 +294,7 @@ impl Sequencer {
         self.settle(now, decision);
         self.write_page(now, out);
         self.answer_checks(out);
+        self.answer_waits(out);
         self.drain_queues(now, out);
     }
 
@@ -325,7 +335,8 @@ impl Sequencer {
         if let Phase::Active(active) = phase {
             let checks = active.checks.values().map(|check| check.to);
             let trims = active.trims.iter().map(|trim| trim.to);
-            for to in checks.chain(trims) {
+            let waits = active.waits.values().map(|wait| wait.to);
+            for to in checks.chain(trims).chain(waits) {
                 self.reply(to, SequencerAnswer::NotSequencer { term }, out);
             }
         }

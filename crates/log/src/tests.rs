@@ -2,6 +2,7 @@
 //! a network that loses, doubles and delays. Each step is checked against the invariants of the log.
 
 mod clients;
+mod conditions;
 mod faults;
 mod hunts;
 mod judge;

@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 15;
+pub const VERSION_MIN: u8 = 16;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -62,7 +62,8 @@ pub const VERSION_MIN: u8 = 15;
 ///     64 MiB, and refuse what lies beyond those.
 /// 14. Volumes have images, snapshots and clones: operations on their bytes say which. Older versions cannot read a map that has some.
 /// 15. Logs: requests to their sequencers. A pool of logs may be on disk, which older versions refuse when they read the directory's log.
-pub const VERSION_MAX: u8 = 15;
+/// 16. Logs: appends with conditions, waits at the tail, cursors and what is kept, in the log service's own encoding.
+pub const VERSION_MAX: u8 = 16;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

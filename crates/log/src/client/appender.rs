@@ -10,7 +10,7 @@ use staves_model::{ClientId, Time};
 
 use super::prediction::TokenPrediction;
 use crate::message::{
-    Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
+    AppendCondition, Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
@@ -53,6 +53,8 @@ pub enum AppenderEvent {
         records: Records,
         /// Their tags.
         tags: Vec<u64>,
+        /// They are appended only if this holds.
+        condition: Option<AppendCondition>,
     },
     /// A reply of a unit.
     Unit(UnitReply),
@@ -109,6 +111,12 @@ pub enum AppendError {
         "no unit acknowledged the append in time: it may be in the log; see that its units and its sequencer are up"
     )]
     Timeout,
+    /// Its condition does not hold, and never will: it is not in the log.
+    #[error("the condition of the append does not hold: the tail is {tail}")]
+    ConditionFailed {
+        /// The tail of the condition's stream, or of the log.
+        tail: Position,
+    },
     /// A unit or sequencer refused it: it is not in the log.
     #[error(
         "the log refused the append as malformed or below its client's mark: use a higher incarnation"
@@ -122,6 +130,7 @@ pub(super) struct InFlightAppend {
     pub op: u64,
     pub records: Records,
     pub tags: Vec<u64>,
+    pub condition: Option<AppendCondition>,
     /// The unit that its data goes to.
     pub unit: Option<UnitId>,
     /// The position that was predicted.
@@ -133,6 +142,29 @@ pub(super) struct InFlightAppend {
     pub tries: u32,
     pub retry_at: Time,
     pub give_up_at: Time,
+}
+
+impl InFlightAppend {
+    fn new(
+        op: u64,
+        records: Records,
+        tags: Vec<u64>,
+        condition: Option<AppendCondition>,
+    ) -> InFlightAppend {
+        InFlightAppend {
+            op,
+            records,
+            tags,
+            condition,
+            unit: None,
+            guess: None,
+            token: None,
+            bound: false,
+            tries: 0,
+            retry_at: Time::ZERO,
+            give_up_at: Time::ZERO,
+        }
+    }
 }
 
 /// The appends of one client to one log.
@@ -200,8 +232,14 @@ impl Appender {
     /// Takes one event.
     pub fn step(&mut self, now: Time, event: AppenderEvent, out: &mut AppenderEffects) {
         match event {
-            AppenderEvent::Append { op, records, tags } => {
-                if let Err(error) = self.begin(now, op, records, tags, out) {
+            AppenderEvent::Append {
+                op,
+                records,
+                tags,
+                condition,
+            } => {
+                let append = InFlightAppend::new(op, records, tags, condition);
+                if let Err(error) = self.begin(now, append, out) {
                     out.done.push((op, Err(error)));
                 }
             }
@@ -220,15 +258,13 @@ impl Appender {
     fn begin(
         &mut self,
         now: Time,
-        op: u64,
-        records: Records,
-        tags: Vec<u64>,
+        mut append: InFlightAppend,
         out: &mut AppenderEffects,
     ) -> Result<(), AppendError> {
-        if !self.is_wellformed(&records, &tags) {
+        if !self.is_wellformed(&append.records, &append.tags) {
             return Err(AppendError::Invalid);
         }
-        let bytes = records.bytes.len() as u64;
+        let bytes = append.records.bytes.len() as u64;
         let many = self.in_flight.len() >= self.limits.in_flight_max;
         let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
         if self.next_seq == u32::MAX {
@@ -240,18 +276,7 @@ impl Appender {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.bytes += bytes;
-        let append = InFlightAppend {
-            op,
-            records,
-            tags,
-            unit: None,
-            guess: None,
-            token: None,
-            bound: false,
-            tries: 0,
-            retry_at: now,
-            give_up_at: now + self.limits.deadline,
-        };
+        append.give_up_at = now + self.limits.deadline;
         self.in_flight.insert(seq, append);
         self.send(now, seq, out);
         Ok(())

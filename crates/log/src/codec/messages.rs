@@ -62,13 +62,15 @@ enums! {
         16 => PageWritten { term, page },
         17 => Trimmed { position },
         18 => Done,
+        19 => ConditionFailed { id, tail },
     }
     SequencerOp as "a request to a log's sequencer" {
-        0 => Seq { id, count, tags, unit, low, lost },
+        0 => Seq { id, count, tags, unit, low, lost, condition },
         1 => Decided(decision),
         2 => Where { position },
         3 => Check { tag },
         4 => Trim { position },
+        5 => Wait { position, tag, wait_ms },
     }
     SequencerAnswer as "an answer of a log's sequencer" {
         0 => Token { term, binding },
@@ -81,8 +83,10 @@ enums! {
         7 => NotSequencer { term },
         8 => Word { term, position, word },
         9 => Noted,
-        10 => Tail { tail, stream },
+        10 => Tail { tail, stream, trim },
         11 => Trimmed { position, done },
+        12 => ConditionFailed { id, tail },
+        13 => Grown { end },
     }
     PositionWord as "a sequencer's word on a position" {
         0 => Tail,

@@ -8,7 +8,7 @@ use staves_wire::DecodeError;
 
 use super::{Field, Item, need, unknown};
 use crate::message::{
-    NAMES_MAX, ParkedAppend, SEALED_ITEMS_MAX, SealCursor, SealedItem, TermStart,
+    AppendCondition, NAMES_MAX, ParkedAppend, SEALED_ITEMS_MAX, SealCursor, SealedItem, TermStart,
 };
 use crate::types::{
     AppendId, AppendMode, BACK_POINTERS, BATCH_RECORDS_MAX, Binding, Leadership, LogId, LogOptions,
@@ -155,7 +155,8 @@ structs! {
     LogView { log, options, term, sequencer, start, projection, trim }
     Leadership { term, sequencer, added }
     LogRecord { name, view, lead }
-    ParkedAppend<D> { id, low, count, tags, sequencer, data }
+    AppendCondition { tag, tail }
+    ParkedAppend<D> { id, low, count, tags, condition, sequencer, data }
 }
 
 enums! {

@@ -107,6 +107,13 @@ pub enum UnitAnswer<D = Bytes> {
         /// The append.
         id: AppendId,
     },
+    /// The append's condition does not hold, and never will: it is not in the log.
+    ConditionFailed {
+        /// The append.
+        id: AppendId,
+        /// The tail of the condition's stream, or of the log.
+        tail: Position,
+    },
     /// The data was not bound in time and is no longer kept. Nothing is known of the append.
     Expired {
         /// The append.
@@ -285,6 +292,7 @@ impl<D> UnitAnswer<D> {
             Of::Lost { id, position } => Of::Lost { id, position },
             Of::Elsewhere { id, position, unit } => Of::Elsewhere { id, position, unit },
             Of::Abandoned { id } => Of::Abandoned { id },
+            Of::ConditionFailed { id, tail } => Of::ConditionFailed { id, tail },
             Of::Expired { id } => Of::Expired { id },
             Of::Busy { id } => Of::Busy { id },
             Of::Superseded => Of::Superseded,

@@ -13,6 +13,8 @@ pub struct SequencerLimits {
     pub queue_wait: Duration,
     /// Most tail checks and trims in progress.
     pub asked_max: usize,
+    /// Most waits for the log to grow.
+    pub waits_max: usize,
     /// A check or a trim is given up after this time.
     pub asked_wait: Duration,
     /// Most appends and most clients that are remembered.
@@ -38,6 +40,7 @@ impl Default for SequencerLimits {
             queue_max: 4096,
             queue_wait: Duration::from_micros(1_500),
             asked_max: 1024,
+            waits_max: 1024,
             asked_wait: Duration::from_secs(1),
             ids_max: 1 << 20,
             tags_max: 1 << 20,

@@ -120,6 +120,7 @@ impl TestSequencer {
             unit,
             low: Low::default(),
             lost: None,
+            condition: None,
         };
         let request = SequencerRequest { log: LogId(5), op };
         let event = SequencerEvent::Request(ReplyTo(0), request);

@@ -94,6 +94,9 @@ impl World {
             self.send(from, to, Letter::ToUnit(0, request));
         }
         for (to, reply) in out.replies {
+            if let SequencerAnswer::Grown { end } = reply.answer {
+                self.judge_grown(node, end);
+            }
             if let Some((to, number)) = self.take_route(to) {
                 self.send(from, to, Letter::SequencerReply(number, reply));
             }

@@ -84,6 +84,8 @@ pub(super) struct Knobs {
     /// Clients try again after so many microseconds.
     pub retry: u64,
     pub append_deadline: u64,
+    /// Some appends have conditions, and some readers wait for the log to grow.
+    pub conditions: bool,
     pub end: Time,
 }
 

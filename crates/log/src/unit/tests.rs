@@ -81,6 +81,7 @@ impl TestUnit {
             low: Low::default(),
             count: 1,
             tags: Vec::new(),
+            condition: None,
             sequencer: ME,
             data: vec![DataPlace { at, bytes }],
         }))

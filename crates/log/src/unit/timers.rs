@@ -103,6 +103,9 @@ impl Unit {
                 (id, elsewhere)
             }
             SequencerAnswer::Abandoned { id } => (id, UnitAnswer::Abandoned { id }),
+            SequencerAnswer::ConditionFailed { id, tail } => {
+                (id, UnitAnswer::ConditionFailed { id, tail })
+            }
             _ => return,
         };
         if let Some(parked) = self.unpark(log, &id) {
