@@ -106,6 +106,12 @@ pub(crate) enum LogMutant {
     TailsNotRebuilt,
     /// One who waits is answered once a position is given out, decided or not.
     WaitByNext,
+    /// A cursor is moved from wherever it is.
+    CursorNotCompared,
+    /// What is trimmed in the background passes the oldest cursor.
+    RetentionPastCursor,
+    /// Records that are not decided count as kept.
+    RetentionCountsOpen,
 }
 
 pub(crate) use planted::*;

@@ -13,6 +13,7 @@ mod map;
 mod positions;
 mod predict;
 mod rebuild;
+mod retention;
 mod seat;
 mod timers;
 
@@ -203,19 +204,8 @@ impl Sequencer {
             self.decided(now, decision, out);
             return self.reply(to, SequencerAnswer::Noted, out);
         }
-        match &self.phase {
-            Phase::Active(_) => {}
-            Phase::Deposed(term) => {
-                let answer = SequencerAnswer::NotSequencer { term: *term };
-                return self.reply(to, answer, out);
-            }
-            Phase::Sealing(_) | Phase::Opening(..) => {
-                let id = match op {
-                    SequencerOp::Seq { id, .. } => Some(id),
-                    _ => None,
-                };
-                return self.reply(to, SequencerAnswer::Busy { id }, out);
-            }
+        if let Some(answer) = self.inactive(&op) {
+            return self.reply(to, answer, out);
         }
         match op {
             SequencerOp::Seq {
@@ -247,7 +237,26 @@ impl Sequencer {
                 tag,
                 wait_ms,
             } => self.wait(now, to, (position, tag), wait_ms, out),
+            SequencerOp::ReadRecord => {
+                self.view_record(now, out);
+                self.reply(to, SequencerAnswer::Noted, out);
+            }
             SequencerOp::Decided(_) => {}
+        }
+    }
+
+    /// The answer of a term that is not open.
+    fn inactive(&self, op: &SequencerOp) -> Option<SequencerAnswer> {
+        match &self.phase {
+            Phase::Active(_) => None,
+            Phase::Deposed(term) => Some(SequencerAnswer::NotSequencer { term: *term }),
+            Phase::Sealing(_) | Phase::Opening(..) => {
+                let id = match op {
+                    SequencerOp::Seq { id, .. } => Some(*id),
+                    _ => None,
+                };
+                Some(SequencerAnswer::Busy { id })
+            }
         }
     }
 
@@ -280,11 +289,15 @@ impl Sequencer {
     fn look_for_log(&mut self, now: Time, out: &mut SequencerEffects) {
         let is_active = matches!(self.phase, Phase::Active(_));
         if is_active && now.since(self.viewed) >= VIEWED_AGAIN {
-            self.viewed = now;
-            out.home.push(RecordRequest::View {
-                name: self.record.name.clone(),
-            });
+            self.view_record(now, out);
         }
+    }
+
+    fn view_record(&mut self, now: Time, out: &mut SequencerEffects) {
+        self.viewed = now;
+        out.home.push(RecordRequest::View {
+            name: self.record.name.clone(),
+        });
     }
 
     fn decided(&mut self, now: Time, decision: Decision, out: &mut SequencerEffects) {
@@ -322,6 +335,8 @@ impl Sequencer {
         if matches!(self.phase, Phase::Opening(..)) {
             self.activate(now, record, out);
         } else {
+            self.record.cursors = record.cursors;
+            self.record.retention = record.retention;
             self.trim_recorded(record.view.trim, out);
         }
     }

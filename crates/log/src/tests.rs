@@ -7,6 +7,7 @@ mod faults;
 mod hunts;
 mod judge;
 mod nodes;
+mod retention;
 mod rng;
 mod runs;
 mod units;

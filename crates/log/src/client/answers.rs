@@ -44,6 +44,7 @@ impl Appender {
                 position,
                 count,
             } => self.acknowledged(now, id, position, count, out),
+            SequencerAnswer::Full { id } => self.note_full(id),
             SequencerAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
             SequencerAnswer::ConditionFailed { id, tail } => {
                 self.refused(id, AppendError::ConditionFailed { tail }, out);
@@ -78,6 +79,12 @@ impl Appender {
             count,
         };
         self.finish(seq, Ok(appended), out);
+    }
+
+    fn note_full(&mut self, id: AppendId) {
+        if let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) {
+            append.full = true;
+        }
     }
 
     fn refused(&mut self, id: AppendId, error: AppendError, out: &mut AppenderEffects) {

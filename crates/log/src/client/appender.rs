@@ -111,6 +111,11 @@ pub enum AppendError {
         "no unit acknowledged the append in time: it may be in the log; see that its units and its sequencer are up"
     )]
     Timeout,
+    /// The log had more than it keeps until the deadline, and a cursor that had not passed it: the append may be in the log.
+    #[error(
+        "the log is full: it keeps what its oldest cursor has not passed; move or delete that cursor, trim the log, or let it discard old records"
+    )]
+    Full,
     /// Its condition does not hold, and never will: it is not in the log.
     #[error("the condition of the append does not hold: the tail is {tail}")]
     ConditionFailed {
@@ -131,6 +136,8 @@ pub(super) struct InFlightAppend {
     pub records: Records,
     pub tags: Vec<u64>,
     pub condition: Option<AppendCondition>,
+    /// The sequencer said last that the log is full.
+    pub full: bool,
     /// The unit that its data goes to.
     pub unit: Option<UnitId>,
     /// The position that was predicted.
@@ -156,6 +163,7 @@ impl InFlightAppend {
             records,
             tags,
             condition,
+            full: false,
             unit: None,
             guess: None,
             token: None,
@@ -301,7 +309,12 @@ impl Appender {
         let over = |append: &InFlightAppend| now >= append.give_up_at;
         let late: Vec<u32> = self.seqs(over);
         for seq in late {
-            self.finish(seq, Err(AppendError::Timeout), out);
+            let full = self.in_flight.get(&seq).is_some_and(|append| append.full);
+            let error = match full {
+                true => AppendError::Full,
+                false => AppendError::Timeout,
+            };
+            self.finish(seq, Err(error), out);
         }
         for seq in self.seqs(|append| now >= append.retry_at) {
             self.send(now, seq, out);

@@ -8,6 +8,7 @@ use staves_wire::service::Body;
 
 use super::*;
 use crate::message::*;
+use crate::retention::LogRetention;
 use crate::types::*;
 
 fn id(seq: u32) -> AppendId {
@@ -69,6 +70,11 @@ fn log_record() -> Box<LogRecord> {
         name: "orders".into(),
         view,
         lead: Some(lead),
+        cursors: [("reader".to_owned(), 7)].into(),
+        retention: LogRetention {
+            records: Some(100),
+            ..LogRetention::default()
+        },
     })
 }
 

@@ -69,6 +69,8 @@ pub enum SequencerOp {
         /// The longest wait in milliseconds: [`WAIT_MS_MAX`] at most.
         wait_ms: u32,
     },
+    /// The log's record has changed: read it anew.
+    ReadRecord,
 }
 
 /// The longest wait for a log to grow, in milliseconds.
@@ -171,6 +173,11 @@ pub enum SequencerAnswer {
         id: AppendId,
         /// The tail of the condition's stream, or of the log.
         tail: Position,
+    },
+    /// The log holds all that it may until its oldest cursor moves on: the append was not bound now.
+    Full {
+        /// The append.
+        id: AppendId,
     },
     /// There is something to read, or the wait took too long. Nothing is promised.
     Grown {

@@ -219,6 +219,8 @@ pub struct Decision {
     pub id: Option<AppendId>,
     /// They hold the append's data; else junk.
     pub data: bool,
+    /// The bytes of the data.
+    pub bytes: u64,
 }
 
 /// The content of a position, as a reader receives it (rule 17).

@@ -7,6 +7,7 @@ use staves_model::{ClientId, Time};
 use super::growth::TailWait;
 use super::map::OpenMap;
 use super::predict::WaitQueues;
+use super::retention::KeptRecords;
 use crate::types::{AppendId, Binding, Low, Position, UnitId};
 use crate::unit::ReplyTo;
 
@@ -57,6 +58,7 @@ pub(super) struct ActiveTerm {
     /// The position past the highest that is decided.
     pub decided_end: Position,
     pub waits: BTreeMap<u64, TailWait>,
+    pub kept: KeptRecords,
     pub queues: WaitQueues,
     pub trim: Position,
     /// Units that have not confirmed `trim`.

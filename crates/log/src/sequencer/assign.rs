@@ -162,6 +162,9 @@ impl Sequencer {
         {
             return refused;
         }
+        if self.is_full(now) {
+            return SequencerAnswer::Full { id };
+        }
         if !self.has_room() {
             return SequencerAnswer::Busy { id: Some(id) };
         }
@@ -271,7 +274,7 @@ impl Sequencer {
     }
 
     /// A unit has decided the positions of a binding.
-    pub(super) fn settle(&mut self, _now: Time, decision: Decision) {
+    pub(super) fn settle(&mut self, now: Time, decision: Decision) {
         let Phase::Active(active) = &mut self.phase else {
             return;
         };
@@ -280,6 +283,10 @@ impl Sequencer {
             let count = open.binding.count;
             let entry = PageEntry::Unit(decision.unit);
             active.map.set(decision.position, count, entry);
+            if decision.data {
+                let retention = &self.record.retention;
+                active.note_kept(now, decision.count, decision.bytes, retention);
+            }
         }
         let Some(id) = decision.id else {
             return;

@@ -29,6 +29,8 @@ pub struct SequencerLimits {
     pub resend_token: Duration,
     /// Seals, pages, trims and the opening of the term are sent again after this time.
     pub call_again: Duration,
+    /// The log's record is read in this rhythm while it has rules for what is kept, and trims that they ask for are sent in a tenth of it.
+    pub record_every: Duration,
     /// The decided prefix is sent to units in this rhythm.
     pub prefix_every: Duration,
 }
@@ -48,6 +50,7 @@ impl Default for SequencerLimits {
             resend: Duration::from_millis(10),
             resend_token: Duration::from_millis(200),
             call_again: Duration::from_millis(20),
+            record_every: Duration::from_secs(10),
             prefix_every: Duration::from_millis(5),
         }
     }

@@ -294,6 +294,7 @@ impl World {
     }
 
     fn draw_read(&mut self, client: usize, hushed: bool) -> Option<ReadOp> {
+        self.move_cursor(client);
         if let Some(wait) = self.draw_wait() {
             return Some(wait);
         }

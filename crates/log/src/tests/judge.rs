@@ -27,7 +27,7 @@ pub(super) struct Judge {
     /// The highest trim that was answered.
     pub trimmed: Position,
     /// The highest trim that anyone asked the home for.
-    trim_asked: Position,
+    pub trim_asked: Position,
     ops: u64,
     /// The conditions of appends, by their number.
     pub conditions: BTreeMap<u64, AppendCondition>,
@@ -49,7 +49,7 @@ impl Judge {
         self.ops
     }
 
-    pub(super) fn trim_asked(&mut self, position: Position) {
+    pub(super) fn note_trim_asked(&mut self, position: Position) {
         self.trim_asked = self.trim_asked.max(position);
     }
 

@@ -42,6 +42,7 @@ impl World {
             resend: us(3_000),
             resend_token: us(if self.knobs.calm { 200_000 } else { 3_000 }),
             call_again: us(1_500),
+            record_every: us(15_000),
             ..SequencerLimits::default()
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::conditions::CONDITIONAL_SEEDS;
+use super::retention::RETAINED_SEEDS;
 use super::world::World;
 use crate::AppendMode::{self, Bind, Corfu, Predict};
 
@@ -94,6 +95,21 @@ fn conditional_appends_hold_or_fail_for_good_in_every_fault() {
         for what in ["failed conditions", "waits"] {
             assert!(stats.get(what).is_some_and(|count| *count > 100), "{what}");
         }
+    }
+}
+
+/// I14, in each way of appending.
+#[test]
+fn background_trims_leave_what_is_kept_and_what_cursors_have_not_passed() {
+    for mode in [Bind, Predict, Corfu] {
+        let seeds = seeds();
+        let stats = runs(
+            mode,
+            RETAINED_SEEDS + seeds.start..RETAINED_SEEDS + seeds.end,
+        );
+        println!("{mode:?}: {stats:?}");
+        let trims = stats.get("background trims");
+        assert!(trims.is_some_and(|count| *count > 100), "{trims:?}");
     }
 }
 

@@ -132,6 +132,7 @@ fn decision(position: Position, seq: u32, data: bool) -> UnitAnswer<DataPlace> {
         count: 1,
         id: Some(id(seq)),
         data,
+        bytes: if data { 9 } else { 0 },
     })
 }
 
