@@ -4,6 +4,8 @@
 //! position promises nothing: the reader asks the sequencer, and brings its word to the unit, which then may make the position junk. It never
 //! passes an undecided position (rule 17).
 
+mod words;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -11,8 +13,8 @@ use staves_model::Time;
 
 use super::read_ops::{ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects, ReaderEvent};
 use crate::message::{
-    PositionWord, SequencerAnswer, SequencerOp, SequencerRequest, SlotAnswer, TermStart,
-    UnitAnswer, UnitOp, UnitRequest,
+    SequencerAnswer, SequencerOp, SequencerRequest, SlotAnswer, TermStart, UnitAnswer, UnitOp,
+    UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
@@ -375,30 +377,6 @@ impl LogReader {
             }
             SequencerAnswer::Busy { .. } => self.poll(now, number),
             _ => {}
-        }
-    }
-
-    fn take_word(
-        &mut self,
-        number: u64,
-        position: Position,
-        term: TermStart,
-        word: PositionWord,
-        out: &mut ReaderEffects,
-    ) {
-        match word {
-            PositionWord::Tail => self.finish(number, ReadResult::PastTail(position), out),
-            PositionWord::Junk => self.found(number, position, SlotAnswer::Junk, out),
-            PositionWord::Trimmed => self.found(number, position, SlotAnswer::Trimmed, out),
-            PositionWord::At(unit) => self.ask_unit(number, unit, position, None, out),
-            PositionWord::Open { unit, binding } => {
-                let word = Some((term, binding));
-                self.ask_unit(number, unit, position, word, out);
-            }
-            PositionWord::Page => {
-                let positions = u64::from(self.view.options.page_positions).max(1);
-                self.ask_page(number, position / positions, out);
-            }
         }
     }
 }
