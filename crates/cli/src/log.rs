@@ -3,6 +3,8 @@
 mod append;
 mod command;
 mod conditional;
+mod cursor;
+mod keep;
 mod read;
 mod stream;
 
@@ -18,10 +20,53 @@ use staves_cli_common::output::{self, Column, properties};
 pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Result<()> {
     let client = &session.client;
     match command {
-        LogCommand::Create { name, pool, mode } => {
+        LogCommand::Create {
+            name,
+            pool,
+            mode,
+            keep,
+        } => {
             let made = client.create_log(pool.as_deref(), name, (*mode).into());
-            changed(out, &session.wait(made)?, "created")
+            let made = session.wait(made)?;
+            if keep.is_empty() {
+                return changed(out, &made, "created");
+            }
+            set(session, pool.as_deref(), &made, keep, (out, "created"))
         }
+        LogCommand::Set { name, pool, keep } => {
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            set(session, pool.as_deref(), &stat, keep, (out, "changed"))
+        }
+        LogCommand::Cursor(command) => cursor::run(session, command, out),
+        LogCommand::List { pool } => {
+            let stats = session.wait(client.logs(pool.as_deref()))?;
+            let rows: Vec<_> = stats.iter().map(as_json).collect();
+            output::answer(out, &rows, |_| output::columns(COLUMNS, &stats))
+        }
+        LogCommand::Show { name, pool } => {
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            output::answer(out, &as_json(&stat), |_| described(&stat))
+        }
+        LogCommand::Delete { name, pool, yes } => {
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            if !yes {
+                confirm(session, &format!("log '{name}'"), out)?;
+            }
+            session.wait(client.delete_log(pool.as_deref(), name))?;
+            changed(out, &stat, "deleted")
+        }
+        LogCommand::Append { .. }
+        | LogCommand::Read { .. }
+        | LogCommand::Tail { .. }
+        | LogCommand::Trim { .. }
+        | LogCommand::Punch { .. } => run_on_records(session, command, out),
+    }
+}
+
+/// The commands that open the log.
+fn run_on_records(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Result<()> {
+    let client = &session.client;
+    match command {
         LogCommand::Append {
             name,
             pool,
@@ -61,15 +106,6 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             let answer = json!({ "log": name, "tail": tail });
             output::answer(out, &answer, |_| tail.to_string())
         }
-        LogCommand::List { pool } => {
-            let stats = session.wait(client.logs(pool.as_deref()))?;
-            let rows: Vec<_> = stats.iter().map(as_json).collect();
-            output::answer(out, &rows, |_| output::columns(COLUMNS, &stats))
-        }
-        LogCommand::Show { name, pool } => {
-            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
-            output::answer(out, &as_json(&stat), |_| described(&stat))
-        }
         LogCommand::Trim { name, pool, to } => {
             let log = open(session, pool.as_deref(), name)?;
             session.wait(log.trim(*to))?;
@@ -82,15 +118,21 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
             changed(out, &stat, &format!("record {at} given up"))
         }
-        LogCommand::Delete { name, pool, yes } => {
-            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
-            if !yes {
-                confirm(session, &format!("log '{name}'"), out)?;
-            }
-            session.wait(client.delete_log(pool.as_deref(), name))?;
-            changed(out, &stat, "deleted")
-        }
+        of_the_log => run(session, of_the_log, out),
     }
+}
+
+/// Changes how much of a log is kept.
+fn set(
+    session: &Cluster,
+    pool: Option<&str>,
+    stat: &LogStat,
+    keep: &keep::KeepOptions,
+    (out, what): (Format, &str),
+) -> anyhow::Result<()> {
+    let rules = keep.changed(stat.retention);
+    let set = session.client.set_log_retention(pool, &stat.name, rules);
+    changed(out, &session.wait(set)?, what)
 }
 
 fn open(session: &Cluster, pool: Option<&str>, name: &str) -> anyhow::Result<LogHandle> {
@@ -113,6 +155,8 @@ fn as_json(stat: &LogStat) -> serde_json::Value {
         "sequencer": stat.sequencer,
         "units": stat.units,
         "trim": stat.trim,
+        "keep": keep::as_json(stat),
+        "cursors": stat.cursors,
     })
 }
 
@@ -151,5 +195,7 @@ fn described(stat: &LogStat) -> String {
         ("sequencer", sequencer(stat)),
         ("units", stat.units.to_string()),
         ("trimmed below", stat.trim.to_string()),
+        ("kept", keep::kept(stat)),
+        ("cursors", stat.cursors.len().to_string()),
     ])
 }

@@ -7,7 +7,9 @@
 mod actor;
 mod appoint;
 pub mod calls;
+mod cursors;
 mod handle;
+mod map;
 mod replay;
 
 use std::sync::Arc;
@@ -27,11 +29,13 @@ use crate::client::{Client, senseless};
 use crate::error::ClientError;
 use crate::route::pool_of;
 
+pub use self::cursors::CursorChange;
 pub use self::handle::{ConditionalAppend, LogHandle, LogSlot};
+pub use self::map::{LogMap, MapTransaction};
 pub use self::replay::LogReplay;
 /// Most bytes of the records of one append.
 pub use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
-pub use staves_log::{AppendCondition, AppendMode};
+pub use staves_log::{AppendCondition, AppendMode, LogCursors, LogRetention, WhenFull};
 
 /// Most requests to a log that wait for its task.
 const ASKS_MAX: usize = 1024;
@@ -55,6 +59,10 @@ pub struct LogStat {
     pub units: usize,
     /// Positions below are trimmed.
     pub trim: Position,
+    /// The cursors of readers.
+    pub cursors: LogCursors,
+    /// The records that are kept.
+    pub retention: LogRetention,
 }
 
 impl Client {
@@ -275,6 +283,8 @@ fn stat(map: &ClusterMap, pool: PoolId, record: &LogRecord) -> LogStat {
         sequencer: node.and_then(name),
         units: view.projection.last().len(),
         trim: view.trim,
+        cursors: record.cursors.clone(),
+        retention: record.retention,
     }
 }
 

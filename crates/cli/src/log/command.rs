@@ -3,6 +3,9 @@
 use clap::{Subcommand, ValueEnum};
 use staves_client::AppendMode;
 
+use super::cursor::CursorCommand;
+use super::keep::KeepOptions;
+
 #[derive(Subcommand, Debug)]
 pub enum LogCommand {
     /// Make a log
@@ -15,7 +18,22 @@ pub enum LogCommand {
         /// The way that records take to their positions
         #[arg(long, value_enum, default_value = "bind")]
         mode: ModeName,
+        #[command(flatten)]
+        keep: KeepOptions,
     },
+    /// Change how much of a log is kept
+    Set {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        #[command(flatten)]
+        keep: KeepOptions,
+    },
+    /// Positions that readers keep in the log
+    #[command(subcommand)]
+    Cursor(CursorCommand),
     /// Append each line of standard input as a record, and print their positions once all copies have them
     Append {
         /// Its name

@@ -320,7 +320,7 @@ impl Actor {
     fn append_error(&self, error: AppendError) -> ClientError {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
-            AppendError::Timeout => ErrorCode::Deadline,
+            AppendError::Timeout | AppendError::Full => ErrorCode::Deadline,
             AppendError::Exhausted
             | AppendError::Invalid
             | AppendError::ConditionFailed { .. }

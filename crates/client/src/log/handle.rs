@@ -36,7 +36,7 @@ pub enum ConditionalAppend {
 }
 
 /// A log in use by one client. Clones are the same client of it.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct LogHandle {
     name: String,
     mode: AppendMode,

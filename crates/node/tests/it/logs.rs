@@ -27,7 +27,7 @@ fn create(medium: Medium) -> Change {
 }
 
 /// Nodes with a pool of logs whose units are open.
-fn cluster(nodes: usize, medium: Medium) -> TestCluster {
+pub(crate) fn cluster(nodes: usize, medium: Medium) -> TestCluster {
     let cluster = TestCluster::start(nodes);
     let made = cluster.nodes[0].propose(&create(medium));
     made.expect("the pool is made");
@@ -40,7 +40,7 @@ fn cluster(nodes: usize, medium: Medium) -> TestCluster {
 }
 
 /// A client on threads of its own: any node may die.
-fn client_of(cluster: &TestCluster) -> (Client, Runtime) {
+pub(crate) fn client_of(cluster: &TestCluster) -> (Client, Runtime) {
     let runtime = Runtime::new().expect("threads");
     let addresses = cluster.nodes.iter().map(|n| n.addresses.native.to_string());
     let addresses: Vec<String> = addresses.collect();

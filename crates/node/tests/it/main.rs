@@ -18,6 +18,7 @@ mod hostile;
 mod least_copies;
 mod lives;
 mod loads;
+mod log_streams;
 mod logs;
 mod membership;
 mod memory;
