@@ -108,7 +108,7 @@ pub(crate) enum LogMutant {
     WaitByNext,
     /// A cursor is moved from wherever it is.
     CursorNotCompared,
-    /// What is trimmed in the background passes the oldest cursor.
+    /// A background trim passes the oldest cursor.
     RetentionPastCursor,
     /// Records that are not decided count as kept.
     RetentionCountsOpen,

@@ -1,4 +1,4 @@
-//! How much of a log is kept: `staves log set`, and the same options of `staves log create`.
+//! Bounds on what a log keeps: `staves log set`, and the same options of `staves log create`.
 
 use clap::{Args, ValueEnum};
 use staves_client::{LogRetention, LogStat, WhenFull};

@@ -269,9 +269,10 @@ impl<D> UnitReply<D> {
     }
 }
 
+use self::UnitAnswer as Of;
+
 impl<D> UnitAnswer<D> {
     fn map_data<E>(self, data_of: impl FnOnce(D) -> E) -> UnitAnswer<E> {
-        use UnitAnswer as Of;
         match self {
             Of::Slot {
                 position,

@@ -1,4 +1,4 @@
-//! How much of a log is kept: what is older is trimmed in the background, as the log's record says.
+//! Bounds on what a log keeps: older records are trimmed in the background, as the log's record says.
 //!
 //! The sequencer counts what becomes durable in its term, and remembers at some positions how much there was. At such a mark the decided prefix
 //! stood: all that was counted later lies at it or above, so that a trim to it leaves at least what came since. What a term found counts as
@@ -17,7 +17,7 @@ use crate::types::Position;
 
 /// Most marks.
 const MARKS_MAX: usize = 256;
-/// What is kept is exact to one part of so many.
+/// The bounds are kept to within one part of so many.
 const PARTS: u64 = 64;
 
 /// The counts when the decided prefix stood at a position.

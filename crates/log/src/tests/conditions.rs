@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// What is in the log at rest keeps its conditions.
+    /// The records of a log at rest keep their conditions.
     pub(super) fn judge_conditions(&mut self, contents: &Contents) {
         for (position, slot) in contents {
             let SlotAnswer::Data { head, data } = slot else {

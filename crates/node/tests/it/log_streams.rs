@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -110,7 +111,7 @@ fn an_append_with_a_condition_fails_where_its_stream_has_grown() {
                 [(first, text(0)), (at, text(4))],
                 "nothing of what failed"
             );
-            // What is trimmed may have been of the stream. The tail says that all below is decided.
+            // A trimmed position may have been of the stream. The tail says that all below is decided.
             assert!(log.tail().await.expect("the tail") > at);
             log.trim(at).await.expect("trimmed");
             let failed = log.append_if(condition(Some(9), 0), &[text(5)], &[9]).await;
@@ -213,7 +214,7 @@ fn cursors_are_moved_by_compare_and_set_and_keep_what_they_have_not_passed() {
     wait_until("old records are discarded", || trim() > 50);
 }
 
-/// What a transaction does to three accounts: one gives to another what it has, and the third sees it.
+/// A transaction on three accounts: one gives a sum to another, or all are looked at.
 #[derive(Clone, PartialEq, Debug)]
 enum Transfer {
     Move { from: usize, to: usize, sum: i64 },
@@ -265,50 +266,58 @@ async fn execute(
     .await
 }
 
+/// One client's transactions, until it is told to stop.
+async fn transfers(
+    client: Client,
+    me: usize,
+    (began, stop): (Instant, Arc<AtomicBool>),
+    done: Arc<AtomicU64>,
+) -> Vec<Call<Transfer>> {
+    let micros = || began.elapsed().as_micros() as u64;
+    let log = client.open_log(None, "m").await.expect("opened");
+    let mut map = LogMap::new(log, 1);
+    let mut calls = Vec::new();
+    for n in 0..400 {
+        if stop.load(Ordering::Acquire) {
+            break;
+        }
+        let transfer = match n % 4 {
+            0 => Transfer::Look,
+            _ => Transfer::Move {
+                from: (n + me) % 3,
+                to: (n + me + 1) % 3,
+                sum: (7 * n + me) as i64,
+            },
+        };
+        let called = micros();
+        let call = match execute(&mut map, &transfer).await {
+            Ok(seen) => Call::new(transfer, called, Some(micros()), Some(seen)),
+            Err(error) if error.is_uncertain() => Call::new(transfer, called, None, None),
+            Err(_) => continue,
+        };
+        calls.push(call);
+        done.fetch_add(1, Ordering::AcqRel);
+    }
+    calls
+}
+
 /// Transactions of several clients, while the node of the sequencer dies, have one order that explains what each of them saw.
 #[test]
 fn transactions_of_a_shared_map_are_linearizable_when_the_sequencer_dies() {
     let mut cluster = cluster(4, Medium::Ram);
     let (client, runtime) = client_of(&cluster);
     let began = Instant::now();
-    let micros = move || began.elapsed().as_micros() as u64;
     runtime
         .block_on(client.create_log(None, "m", AppendMode::Bind))
         .expect("made");
-    let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
-    let done = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let done = Arc::new(AtomicU64::new(0));
     let start = |me: usize| {
         let (client, stop, done) = (client.clone(), stop.clone(), done.clone());
-        runtime.spawn(async move {
-            let log = client.open_log(None, "m").await.expect("opened");
-            let mut map = LogMap::new(log, 1);
-            let mut calls = Vec::new();
-            let mut n = 0_usize;
-            while !stop.load(std::sync::atomic::Ordering::Acquire) && n < 400 {
-                n += 1;
-                let transfer = match n % 4 {
-                    0 => Transfer::Look,
-                    _ => Transfer::Move {
-                        from: (n + me) % 3,
-                        to: (n + me + 1) % 3,
-                        sum: (7 * n + me) as i64,
-                    },
-                };
-                let called = micros();
-                let result = execute(&mut map, &transfer).await;
-                let call = match result {
-                    Ok(seen) => Call::new(transfer, called, Some(micros()), Some(seen)),
-                    Err(error) if error.is_uncertain() => Call::new(transfer, called, None, None),
-                    Err(_) => continue,
-                };
-                calls.push(call);
-                done.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
-            }
-            calls
-        })
+        runtime.spawn(transfers(client, me, (began, stop), done))
     };
     let clients: Vec<_> = (0..3).map(start).collect();
-    let executed = || done.load(std::sync::atomic::Ordering::Acquire);
+    let executed = || done.load(Ordering::Acquire);
     wait_until("the clients are under way", || executed() > 40);
     let stat = runtime
         .block_on(client.log_stat(None, "m"))
@@ -323,7 +332,7 @@ fn transactions_of_a_shared_map_are_linearizable_when_the_sequencer_dies() {
     victim.expect("its node").kill();
     let so_far = executed();
     wait_until("the clients go on", || executed() > so_far + 40);
-    stop.store(true, std::sync::atomic::Ordering::Release);
+    stop.store(true, Ordering::Release);
     let mut calls = Vec::new();
     for client in clients {
         calls.extend(runtime.block_on(client).expect("a client ends"));

@@ -165,6 +165,10 @@ fn streams_conditions_cursors_and_what_is_kept_from_the_shell() {
     });
     assert_eq!(followed, "c\ng\n");
     cursors(&cluster);
+    only_some_are_kept(&cluster);
+}
+
+fn only_some_are_kept(cluster: &Cluster) {
     cluster.log(
         0,
         &[
