@@ -1,5 +1,6 @@
 //! The durable entries of a unit: its state is their replay and nothing else.
 
+use crate::retention::LogRetention;
 use crate::types::{
     AppendId, DataPlace, LogId, LogOptions, Low, PageRun, Position, SequencerId, TagLink, Term,
     UnitId,
@@ -118,6 +119,22 @@ pub enum UnitEntry {
         name: String,
         /// The first position that stays.
         position: Position,
+    },
+    /// A cursor is set, or goes.
+    Cursor {
+        /// The log's name.
+        name: String,
+        /// The cursor's name.
+        cursor: String,
+        /// Its position; none if it goes.
+        position: Option<Position>,
+    },
+    /// Other records are kept.
+    Retention {
+        /// The name.
+        name: String,
+        /// The records that are kept.
+        retention: LogRetention,
     },
     /// The record goes. Its number is never given out again.
     Delete {

@@ -98,6 +98,8 @@ impl UnitState {
             | Entry::Lead { .. }
             | Entry::Open { .. }
             | Entry::RecordTrim { .. }
+            | Entry::Cursor { .. }
+            | Entry::Retention { .. }
             | Entry::Delete { .. } => self.apply_record(entry),
         }
     }
@@ -118,6 +120,8 @@ impl UnitState {
                     name: name.clone(),
                     view,
                     lead: None,
+                    cursors: Default::default(),
+                    retention: Default::default(),
                 };
                 self.records.insert(name.clone(), record);
                 self.created += 1;
@@ -127,7 +131,9 @@ impl UnitState {
             }
             Entry::Lead { name, .. }
             | Entry::Open { name, .. }
-            | Entry::RecordTrim { name, .. } => {
+            | Entry::RecordTrim { name, .. }
+            | Entry::Cursor { name, .. }
+            | Entry::Retention { name, .. } => {
                 if let Some(record) = self.records.get_mut(name) {
                     change(record, entry);
                 }
@@ -164,6 +170,17 @@ fn change(record: &mut LogRecord, entry: &Entry) {
             }
             view.projection = Arc::new(view.projection.grown(view.start, &lead.added));
         }
+        Entry::Cursor {
+            cursor, position, ..
+        } => match position {
+            Some(position) => {
+                record.cursors.insert(cursor.clone(), *position);
+            }
+            None => {
+                record.cursors.remove(cursor);
+            }
+        },
+        Entry::Retention { retention, .. } => record.retention = *retention,
         Entry::RecordTrim { position, .. } => view.trim = view.trim.max(*position),
         _ => {}
     }

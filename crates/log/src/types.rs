@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::retention::{LogCursors, LogRetention};
 use staves_model::{ClientId, GroupId, Incarnation, NodeId};
 
 /// Most bytes of a log's name.
@@ -281,6 +282,10 @@ pub struct LogRecord {
     pub view: LogView,
     /// A newer term, if one is committed. Abandoned unopened, it changes nothing.
     pub lead: Option<Leadership>,
+    /// The cursors of readers.
+    pub cursors: LogCursors,
+    /// The records that are kept.
+    pub retention: LogRetention,
 }
 
 impl LogRecord {

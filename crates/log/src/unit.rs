@@ -18,7 +18,8 @@ use staves_model::Time;
 
 use crate::entry::Entry;
 use crate::message::{
-    RecordReply, SequencerOp, SequencerRequest, UnitAnswer, UnitOp, UnitReply, UnitRequest,
+    AppendCondition, RecordReply, SequencerOp, SequencerRequest, UnitAnswer, UnitOp, UnitReply,
+    UnitRequest,
 };
 use crate::state::UnitState;
 use crate::types::{
@@ -119,6 +120,7 @@ pub struct UnitEffects {
 struct ParkedData {
     low: Low,
     tags: Vec<u64>,
+    condition: Option<AppendCondition>,
     sequencer: SequencerId,
     places: Vec<DataPlace>,
     to: ReplyTo,

@@ -194,6 +194,8 @@ async fn opened(
     let appoint = Message::LogAppoint(LogAppoint {
         pool,
         name: name.to_owned(),
+        take: false,
+        above: 0,
     });
     let deadline = Instant::now() + ASKING;
     let said = client.ask(node, appoint, deadline).await.map_err(failed)?;
@@ -227,6 +229,7 @@ impl TokenClient {
             unit: self.unit,
             low,
             lost: None,
+            condition: None,
         };
         let request = SequencerRequest {
             log: self.record.view.log,

@@ -1,13 +1,13 @@
 //! The task of one client of one log: it drives the machines of appends and of reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use staves_log::{
-    AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects, AppenderEvent,
-    LogReader, LogRecord, LogView, ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects,
-    ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest, UnitId, UnitOp, UnitReply,
-    UnitRequest,
+    AppendCondition, AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects,
+    AppenderEvent, LogReader, LogRecord, LogView, Position, ReadFailure, ReadLimits, ReadOp,
+    ReadResult, ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest,
+    UnitId, UnitOp, UnitReply, UnitRequest,
 };
 use staves_model::{ClientId, PoolId, Time};
 use staves_wire::log::LogAsk;
@@ -20,15 +20,31 @@ use crate::error::ClientError;
 
 /// The clock of the machines, while anything is in flight.
 const TICK: Duration = Duration::from_millis(2);
+/// The same while all that is in flight waits for the log to grow.
+const WAIT_TICK: Duration = Duration::from_millis(25);
 /// The pause between two looks for a newer term.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The sender of the result.
 type AnswerTo<T> = oneshot::Sender<Result<T, ClientError>>;
 
+/// Records to append.
+pub(super) struct AppendAsk {
+    pub records: Records,
+    pub tags: Vec<u64>,
+    pub condition: Option<AppendCondition>,
+}
+
+/// The end of an append.
+pub(super) enum AppendOutcome {
+    Done(Appended),
+    /// It is not in the log. The tail of the condition's stream, or of the log.
+    ConditionFailed(Position),
+}
+
 /// A request of the log's user.
 pub(super) enum Ask {
-    Append(Records, AnswerTo<Appended>),
+    Append(AppendAsk, AnswerTo<AppendOutcome>),
     Read(ReadOp, AnswerTo<ReadResult>),
 }
 
@@ -53,8 +69,10 @@ pub(super) struct Actor {
     appender: Appender,
     reader: LogReader,
     next: u64,
-    appends: BTreeMap<u64, AnswerTo<Appended>>,
+    appends: BTreeMap<u64, AnswerTo<AppendOutcome>>,
     reads: BTreeMap<u64, AnswerTo<ReadResult>>,
+    /// Those of the reads that only wait for the log to grow.
+    waits: BTreeSet<u64>,
     /// A view is being fetched.
     looking: bool,
     /// A view is wanted.
@@ -92,6 +110,7 @@ impl Actor {
             next: 0,
             appends: BTreeMap::new(),
             reads: BTreeMap::new(),
+            waits: BTreeSet::new(),
             looking: false,
             wanted: true,
             look_at: Instant::now(),
@@ -104,13 +123,15 @@ impl Actor {
     pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
         loop {
             let busy = !self.appends.is_empty() || !self.reads.is_empty();
+            let rests = self.appends.is_empty() && self.reads.len() == self.waits.len();
+            let tick = if rests { WAIT_TICK } else { TICK };
             tokio::select! {
                 ask = asks.recv() => match ask {
                     Some(ask) => self.begin(ask),
                     None => return,
                 },
                 Some(heard) = self.heard.1.recv() => self.hear(heard),
-                () = tokio::time::sleep(TICK), if busy => self.tick(),
+                () = tokio::time::sleep(tick), if busy => self.tick(),
             }
             self.look();
         }
@@ -124,17 +145,20 @@ impl Actor {
         self.next += 1;
         let number = self.next;
         match ask {
-            Ask::Append(records, done) => {
+            Ask::Append(append, done) => {
                 self.appends.insert(number, done);
-                let tags = Vec::new();
                 self.step(AppenderEvent::Append {
                     op: number,
-                    records,
-                    tags,
+                    records: append.records,
+                    tags: append.tags,
+                    condition: append.condition,
                 });
             }
             Ask::Read(op, done) => {
                 self.reads.insert(number, done);
+                if let ReadOp::Wait { .. } = op {
+                    self.waits.insert(number);
+                }
                 self.step_reader(ReaderEvent::Begin(number, op));
             }
         }
@@ -191,6 +215,7 @@ impl Actor {
         for (_, done) in std::mem::take(&mut self.appends) {
             let _gone = done.send(Err(error.clone()));
         }
+        self.waits.clear();
         for (_, done) in std::mem::take(&mut self.reads) {
             let _gone = done.send(Err(error.clone()));
         }
@@ -212,7 +237,13 @@ impl Actor {
             self.ask_sequencer(None, sequencer, request);
         }
         for (op, result) in out.done {
-            let result = result.map_err(|error| self.append_error(error));
+            let result = match result {
+                Ok(appended) => Ok(AppendOutcome::Done(appended)),
+                Err(AppendError::ConditionFailed { tail }) => {
+                    Ok(AppendOutcome::ConditionFailed(tail))
+                }
+                Err(error) => Err(self.append_error(error)),
+            };
             if let Some(done) = self.appends.remove(&op) {
                 let _gone = done.send(result);
             }
@@ -231,6 +262,7 @@ impl Actor {
         }
         for (op, result) in out.done {
             let result = result.map_err(|error| self.read_error(error));
+            self.waits.remove(&op);
             if let Some(done) = self.reads.remove(&op) {
                 let _gone = done.send(result);
             }
@@ -298,11 +330,12 @@ impl Actor {
     fn append_error(&self, error: AppendError) -> ClientError {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
-            AppendError::Timeout => ErrorCode::Deadline,
             AppendError::NoRoom => ErrorCode::OutOfMemory,
-            AppendError::Exhausted | AppendError::Invalid | AppendError::Refused => {
-                ErrorCode::Refused
-            }
+            AppendError::Timeout | AppendError::Full => ErrorCode::Deadline,
+            AppendError::Exhausted
+            | AppendError::Invalid
+            | AppendError::ConditionFailed { .. }
+            | AppendError::Refused => ErrorCode::Refused,
         };
         let because = match error {
             AppendError::Timeout => self.because(),

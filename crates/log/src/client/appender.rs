@@ -10,7 +10,7 @@ use staves_model::{ClientId, Time};
 
 use super::prediction::TokenPrediction;
 use crate::message::{
-    Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
+    AppendCondition, Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
@@ -53,6 +53,8 @@ pub enum AppenderEvent {
         records: Records,
         /// Their tags.
         tags: Vec<u64>,
+        /// They are appended only if this holds.
+        condition: Option<AppendCondition>,
     },
     /// A reply of a unit.
     Unit(UnitReply),
@@ -116,6 +118,17 @@ pub enum AppendError {
         "no unit of the log had room for the append, which is not in the log: trim logs ('staves log trim'), delete some, or give their pool more ('staves pool set POOL --memory SIZE')"
     )]
     NoRoom,
+    /// The log had more than it keeps until the deadline, and a cursor that had not passed it: the append may be in the log.
+    #[error(
+        "the log is full: it keeps what its oldest cursor has not passed; move or delete that cursor, trim the log, or let it discard old records"
+    )]
+    Full,
+    /// Its condition does not hold, and never will: it is not in the log.
+    #[error("the condition of the append does not hold: the tail is {tail}")]
+    ConditionFailed {
+        /// The tail of the condition's stream, or of the log.
+        tail: Position,
+    },
     /// A unit or sequencer refused it: it is not in the log.
     #[error(
         "the log refused the append as malformed or below its client's mark: use a higher incarnation"
@@ -129,6 +142,9 @@ pub(super) struct InFlightAppend {
     pub op: u64,
     pub records: Records,
     pub tags: Vec<u64>,
+    pub condition: Option<AppendCondition>,
+    /// The sequencer said last that the log is full.
+    pub full: bool,
     /// The unit that its data goes to.
     pub unit: Option<UnitId>,
     /// The position that was predicted.
@@ -150,6 +166,30 @@ impl InFlightAppend {
     /// True if every message with its data found no room: no unit has it.
     pub fn is_nowhere(&self) -> bool {
         self.sent > 0 && self.sent == self.refused
+    }
+
+    fn new(
+        op: u64,
+        records: Records,
+        tags: Vec<u64>,
+        condition: Option<AppendCondition>,
+    ) -> InFlightAppend {
+        InFlightAppend {
+            op,
+            records,
+            tags,
+            condition,
+            full: false,
+            unit: None,
+            guess: None,
+            token: None,
+            bound: false,
+            sent: 0,
+            refused: 0,
+            tries: 0,
+            retry_at: Time::ZERO,
+            give_up_at: Time::ZERO,
+        }
     }
 }
 
@@ -218,8 +258,14 @@ impl Appender {
     /// Takes one event.
     pub fn step(&mut self, now: Time, event: AppenderEvent, out: &mut AppenderEffects) {
         match event {
-            AppenderEvent::Append { op, records, tags } => {
-                if let Err(error) = self.begin(now, op, records, tags, out) {
+            AppenderEvent::Append {
+                op,
+                records,
+                tags,
+                condition,
+            } => {
+                let append = InFlightAppend::new(op, records, tags, condition);
+                if let Err(error) = self.begin(now, append, out) {
                     out.done.push((op, Err(error)));
                 }
             }
@@ -239,15 +285,13 @@ impl Appender {
     fn begin(
         &mut self,
         now: Time,
-        op: u64,
-        records: Records,
-        tags: Vec<u64>,
+        mut append: InFlightAppend,
         out: &mut AppenderEffects,
     ) -> Result<(), AppendError> {
-        if !self.is_wellformed(&records, &tags) {
+        if !self.is_wellformed(&append.records, &append.tags) {
             return Err(AppendError::Invalid);
         }
-        let bytes = records.bytes.len() as u64;
+        let bytes = append.records.bytes.len() as u64;
         let many = self.in_flight.len() >= self.limits.in_flight_max;
         let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
         if self.next_seq == u32::MAX {
@@ -259,20 +303,7 @@ impl Appender {
         let seq = self.next_seq;
         self.next_seq += 1;
         self.bytes += bytes;
-        let append = InFlightAppend {
-            op,
-            records,
-            tags,
-            unit: None,
-            guess: None,
-            token: None,
-            bound: false,
-            sent: 0,
-            refused: 0,
-            tries: 0,
-            retry_at: now,
-            give_up_at: now + self.limits.deadline,
-        };
+        append.give_up_at = now + self.limits.deadline;
         self.in_flight.insert(seq, append);
         self.send(now, seq, out);
         Ok(())
@@ -297,10 +328,10 @@ impl Appender {
         let over = |append: &InFlightAppend| now >= append.give_up_at;
         let late: Vec<u32> = self.seqs(over);
         for seq in late {
-            let append = self.in_flight.get(&seq);
-            let error = match append.is_some_and(InFlightAppend::is_nowhere) {
-                true => AppendError::NoRoom,
-                false => AppendError::Timeout,
+            let error = match self.in_flight.get(&seq) {
+                Some(append) if append.is_nowhere() => AppendError::NoRoom,
+                Some(append) if append.full => AppendError::Full,
+                _ => AppendError::Timeout,
             };
             self.finish(seq, Err(error), out);
         }

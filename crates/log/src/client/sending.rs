@@ -90,6 +90,7 @@ impl Appender {
             low,
             count: append.records.count(),
             tags: append.tags.clone(),
+            condition: append.condition,
             sequencer,
             data: append.records.clone(),
         };
@@ -144,6 +145,7 @@ impl Appender {
             unit: unit.unwrap_or_default(),
             low,
             lost,
+            condition: append.condition,
         };
         let log = self.view.log;
         let request = SequencerRequest { log, op };

@@ -27,6 +27,15 @@ fn view(mode: AppendMode, term: u64) -> LogView {
     }
 }
 
+fn append(op: u64, records: Records) -> AppenderEvent {
+    AppenderEvent::Append {
+        op,
+        records,
+        tags: Vec::new(),
+        condition: None,
+    }
+}
+
 struct TestAppender {
     appender: Appender,
     now: Time,
@@ -52,8 +61,7 @@ impl TestAppender {
 
     fn append(&mut self, op: u64, bytes: usize) {
         let records = Records::one(vec![7; bytes].into());
-        let tags = Vec::new();
-        self.step(AppenderEvent::Append { op, records, tags });
+        self.step(append(op, records));
     }
 
     fn wait(&mut self, ms: u64) {
@@ -172,9 +180,7 @@ fn appends_are_bounded_and_given_up_below_the_mark() {
         lens: vec![1, 1],
         bytes: Bytes::from_static(b"abc"),
     };
-    let tags = Vec::new();
-    let op = 4;
-    test.step(AppenderEvent::Append { op, records, tags });
+    test.step(append(4, records));
     assert_eq!(test.out.done[1], (4, Err(AppendError::Invalid)));
     test.wait(10_000);
     let timeouts = [

@@ -16,7 +16,7 @@ structs! {
     UnitReply<D> { log, answer }
     SequencerRequest { log, op }
     SequencerReply { log, answer }
-    Decision { term, unit, position, count, id, data }
+    Decision { term, unit, position, count, id, data, bytes }
 }
 
 enums! {
@@ -62,13 +62,16 @@ enums! {
         16 => PageWritten { term, page },
         17 => Trimmed { position },
         18 => Done,
+        19 => ConditionFailed { id, tail },
     }
     SequencerOp as "a request to a log's sequencer" {
-        0 => Seq { id, count, tags, unit, low, lost },
+        0 => Seq { id, count, tags, unit, low, lost, condition },
         1 => Decided(decision),
         2 => Where { position },
         3 => Check { tag },
         4 => Trim { position },
+        5 => Wait { position, tag, wait_ms },
+        6 => ReadRecord,
     }
     SequencerAnswer as "an answer of a log's sequencer" {
         0 => Token { term, binding },
@@ -81,8 +84,11 @@ enums! {
         7 => NotSequencer { term },
         8 => Word { term, position, word },
         9 => Noted,
-        10 => Tail { tail, stream },
+        10 => Tail { tail, stream, trim },
         11 => Trimmed { position, done },
+        12 => ConditionFailed { id, tail },
+        13 => Grown { end },
+        14 => Full { id },
     }
     PositionWord as "a sequencer's word on a position" {
         0 => Tail,
@@ -100,6 +106,9 @@ enums! {
         4 => Trim { name, log, term, position },
         5 => Delete { name },
         6 => List { after, limit },
+        7 => SetCursor { name, log, cursor, from, to },
+        8 => SetRetention { name, log, retention },
+        9 => Retain { name, log, term, position },
     }
     RecordReply as "an answer about a log's record" {
         0 => Record(record),
@@ -114,5 +123,7 @@ enums! {
         3 => Invalid,
         4 => Units,
         5 => Full,
+        6 => CursorMoved(position),
+        7 => Cursors,
     }
 }

@@ -8,6 +8,7 @@ use staves_wire::service::Body;
 
 use super::*;
 use crate::message::*;
+use crate::retention::LogRetention;
 use crate::types::*;
 
 fn id(seq: u32) -> AppendId {
@@ -15,6 +16,13 @@ fn id(seq: u32) -> AppendId {
         client: ClientId(7),
         incarnation: 3,
         seq,
+    }
+}
+
+fn condition() -> AppendCondition {
+    AppendCondition {
+        tag: Some(4),
+        tail: 80,
     }
 }
 
@@ -62,6 +70,11 @@ fn log_record() -> Box<LogRecord> {
         name: "orders".into(),
         view,
         lead: Some(lead),
+        cursors: [("reader".to_owned(), 7)].into(),
+        retention: LogRetention {
+            records: Some(100),
+            ..LogRetention::default()
+        },
     })
 }
 
@@ -80,6 +93,7 @@ fn unit_ops() -> Vec<UnitOp> {
         low,
         count: 2,
         tags: vec![4],
+        condition: Some(condition()),
         sequencer: term().sequencer,
         data: data.clone(),
     };
@@ -217,7 +231,10 @@ fn every_reply_survives_its_encoding() {
         SequencerAnswer::Tail {
             tail: 9,
             stream: vec![1, 2],
+            trim: 1,
         },
+        SequencerAnswer::ConditionFailed { id: id(1), tail: 7 },
+        SequencerAnswer::Grown { end: 4 },
         SequencerAnswer::Word {
             term: term(),
             position: 8,
@@ -248,6 +265,7 @@ fn a_list_past_its_bound_is_refused_before_it_is_read() {
             low: Low::default(),
             count: 1,
             tags: vec![0; TAGS_MAX + 1],
+            condition: None,
             sequencer: term().sequencer,
             data: Records::default(),
         }),

@@ -8,8 +8,9 @@ use staves_wire::DecodeError;
 
 use super::{Field, Item, need, unknown};
 use crate::message::{
-    NAMES_MAX, ParkedAppend, SEALED_ITEMS_MAX, SealCursor, SealedItem, TermStart,
+    AppendCondition, NAMES_MAX, ParkedAppend, SEALED_ITEMS_MAX, SealCursor, SealedItem, TermStart,
 };
+use crate::retention::{CURSORS_MAX, LogCursors, LogRetention, WhenFull};
 use crate::types::{
     AppendId, AppendMode, BACK_POINTERS, BATCH_RECORDS_MAX, Binding, Leadership, LogId, LogOptions,
     LogRecord, LogView, Low, NAME_BYTES_MAX, PAGE_POSITIONS_MAX, PageEntry, PageRun, Projection,
@@ -121,6 +122,25 @@ impl Field for String {
     }
 }
 
+impl Field for LogCursors {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.len() as u32);
+        for (cursor, position) in self {
+            cursor.put(out);
+            position.put(out);
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<LogCursors, DecodeError> {
+        let (what, max) = ("the cursors of a log", CURSORS_MAX);
+        let len = u32::take(from)? as usize;
+        if len > max {
+            return Err(DecodeError::TooMany { what, len, max });
+        }
+        (0..len).map(|_| Field::take(from)).collect()
+    }
+}
+
 impl Field for Arc<Projection> {
     fn put(&self, out: &mut BytesMut) {
         self.segments.put(out);
@@ -154,11 +174,18 @@ structs! {
     LogOptions { mode, page_positions, hole_us, read_hole_us }
     LogView { log, options, term, sequencer, start, projection, trim }
     Leadership { term, sequencer, added }
-    LogRecord { name, view, lead }
-    ParkedAppend<D> { id, low, count, tags, sequencer, data }
+    LogRetention { records, bytes, seconds, when_full }
+    LogRecord { name, view, lead, cursors, retention }
+    AppendCondition { tag, tail }
+    ParkedAppend<D> { id, low, count, tags, condition, sequencer, data }
 }
 
 enums! {
+    WhenFull as "the use of old records" {
+        0 => Keep,
+        1 => Discard,
+        2 => Refuse,
+    }
     AppendMode as "the way of an append" {
         0 => Bind,
         1 => Predict,

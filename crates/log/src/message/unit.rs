@@ -1,6 +1,6 @@
 //! Requests to a unit.
 
-use crate::message::{Records, SealCursor};
+use crate::message::{AppendCondition, Records, SealCursor};
 use crate::types::{
     AppendId, Binding, LogId, LogOptions, Low, PageRun, Position, SequencerId, Term,
 };
@@ -25,6 +25,8 @@ pub struct ParkedAppend<D> {
     pub count: u32,
     /// Its tags.
     pub tags: Vec<u64>,
+    /// Its condition, which the unit's own request for a position repeats.
+    pub condition: Option<AppendCondition>,
     /// The sequencer that the client knows: the unit asks it if no binding comes.
     pub sequencer: SequencerId,
     /// The records.
@@ -144,6 +146,7 @@ impl<D> UnitRequest<D> {
                 low: park.low,
                 count: park.count,
                 tags: park.tags,
+                condition: park.condition,
                 sequencer: park.sequencer,
                 data: place(park.data),
             }),

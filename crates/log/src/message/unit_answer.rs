@@ -107,6 +107,13 @@ pub enum UnitAnswer<D = Bytes> {
         /// The append.
         id: AppendId,
     },
+    /// The append's condition does not hold, and never will: it is not in the log.
+    ConditionFailed {
+        /// The append.
+        id: AppendId,
+        /// The tail of the condition's stream, or of the log.
+        tail: Position,
+    },
     /// The data was not bound in time and is no longer kept. Nothing is known of the append.
     Expired {
         /// The append.
@@ -212,6 +219,8 @@ pub struct Decision {
     pub id: Option<AppendId>,
     /// They hold the append's data; else junk.
     pub data: bool,
+    /// The bytes of the data.
+    pub bytes: u64,
 }
 
 /// The content of a position, as a reader receives it (rule 17).
@@ -260,9 +269,10 @@ impl<D> UnitReply<D> {
     }
 }
 
+use self::UnitAnswer as Of;
+
 impl<D> UnitAnswer<D> {
     fn map_data<E>(self, data_of: impl FnOnce(D) -> E) -> UnitAnswer<E> {
-        use UnitAnswer as Of;
         match self {
             Of::Slot {
                 position,
@@ -285,6 +295,7 @@ impl<D> UnitAnswer<D> {
             Of::Lost { id, position } => Of::Lost { id, position },
             Of::Elsewhere { id, position, unit } => Of::Elsewhere { id, position, unit },
             Of::Abandoned { id } => Of::Abandoned { id },
+            Of::ConditionFailed { id, tail } => Of::ConditionFailed { id, tail },
             Of::Expired { id } => Of::Expired { id },
             Of::Busy { id } => Of::Busy { id },
             Of::Superseded => Of::Superseded,

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use staves_model::{ClientId, Time};
 
+use super::growth::TailWait;
 use super::map::OpenMap;
 use super::predict::WaitQueues;
+use super::retention::KeptRecords;
 use crate::types::{AppendId, Binding, Low, Position, UnitId};
 use crate::unit::ReplyTo;
 
@@ -51,6 +53,12 @@ pub(super) struct ActiveTerm {
     pub ids: BTreeMap<AppendId, IdPlace>,
     pub lows: BTreeMap<ClientId, Low>,
     pub tags: BTreeMap<u64, Vec<Position>>,
+    /// The position past each tag's last record that is durable: `tags` has open and junk ones, too.
+    pub tails: BTreeMap<u64, Position>,
+    /// The position past the highest that is decided.
+    pub decided_end: Position,
+    pub waits: BTreeMap<u64, TailWait>,
+    pub kept: KeptRecords,
     pub queues: WaitQueues,
     pub trim: Position,
     /// Units that have not confirmed `trim`.

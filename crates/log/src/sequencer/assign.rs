@@ -3,7 +3,7 @@
 use staves_model::Time;
 
 use super::{ActiveTerm, IdPlace, OpenBinding, Phase, Sequencer, SequencerEffects};
-use crate::message::{Decision, SequencerAnswer, UnitOp};
+use crate::message::{AppendCondition, Decision, SequencerAnswer, UnitOp};
 use crate::mutant::{LogMutant, planted};
 use crate::share::{drop_below, keep_last};
 use crate::types::{
@@ -20,6 +20,7 @@ pub(super) struct SeqRequest {
     pub unit: UnitId,
     pub low: Low,
     pub lost: Option<Position>,
+    pub condition: Option<AppendCondition>,
 }
 
 impl SeqRequest {
@@ -92,6 +93,11 @@ impl Sequencer {
         if !active.raise_low(&id, seq.low) {
             return SequencerAnswer::Abandoned { id };
         }
+        if planted(LogMutant::ConditionBeforeId)
+            && let Some(refused) = active.refused(&seq)
+        {
+            return refused;
+        }
         match active.ids.get(&id).copied() {
             Some(IdPlace::Durable(position, count)) => {
                 return SequencerAnswer::Done {
@@ -150,6 +156,14 @@ impl Sequencer {
         let foreign = !self.record.view.projection.last().contains(&seq.unit);
         if foreign && mode != AppendMode::Corfu && !planted(LogMutant::ForeignUnit) {
             return SequencerAnswer::NotOfTerm { id, term };
+        }
+        if let Phase::Active(active) = &self.phase
+            && let Some(refused) = active.refused(&seq)
+        {
+            return refused;
+        }
+        if self.is_full(now) {
+            return SequencerAnswer::Full { id };
         }
         if !self.has_room() {
             return SequencerAnswer::Busy { id: Some(id) };
@@ -260,14 +274,19 @@ impl Sequencer {
     }
 
     /// A unit has decided the positions of a binding.
-    pub(super) fn settle(&mut self, _now: Time, decision: Decision) {
+    pub(super) fn settle(&mut self, now: Time, decision: Decision) {
         let Phase::Active(active) = &mut self.phase else {
             return;
         };
         if let Some(open) = active.open.remove(&decision.position) {
+            active.note_decided(&open.binding, decision.data);
             let count = open.binding.count;
             let entry = PageEntry::Unit(decision.unit);
             active.map.set(decision.position, count, entry);
+            if decision.data {
+                let retention = &self.record.retention;
+                active.note_kept(now, decision.count, decision.bytes, retention);
+            }
         }
         let Some(id) = decision.id else {
             return;

@@ -13,6 +13,8 @@ pub struct SequencerLimits {
     pub queue_wait: Duration,
     /// Most tail checks and trims in progress.
     pub asked_max: usize,
+    /// Most waits for the log to grow.
+    pub waits_max: usize,
     /// A check or a trim is given up after this time.
     pub asked_wait: Duration,
     /// Most appends and most clients that are remembered.
@@ -27,6 +29,8 @@ pub struct SequencerLimits {
     pub resend_token: Duration,
     /// Seals, pages, trims and the opening of the term are sent again after this time.
     pub call_again: Duration,
+    /// The log's record is read in this rhythm while it has rules for what is kept, and trims that they ask for are sent in a tenth of it.
+    pub record_every: Duration,
     /// The decided prefix is sent to units in this rhythm.
     pub prefix_every: Duration,
 }
@@ -38,6 +42,7 @@ impl Default for SequencerLimits {
             queue_max: 4096,
             queue_wait: Duration::from_micros(1_500),
             asked_max: 1024,
+            waits_max: 1024,
             asked_wait: Duration::from_secs(1),
             ids_max: 1 << 20,
             tags_max: 1 << 20,
@@ -45,6 +50,7 @@ impl Default for SequencerLimits {
             resend: Duration::from_millis(10),
             resend_token: Duration::from_millis(200),
             call_again: Duration::from_millis(20),
+            record_every: Duration::from_secs(10),
             prefix_every: Duration::from_millis(5),
         }
     }

@@ -124,6 +124,7 @@ impl Sequencer {
             true => Position::MAX,
             false => active.prefix(),
         };
+        let trim = active.trim;
         let mut tails = Vec::new();
         active.checks.retain(|_, check| {
             let known = check.confirmed && prefix >= check.tail;
@@ -133,7 +134,8 @@ impl Sequencer {
             !known
         });
         for (to, tail, stream) in tails {
-            self.reply(to, SequencerAnswer::Tail { tail, stream }, out);
+            let tail = SequencerAnswer::Tail { tail, stream, trim };
+            self.reply(to, tail, out);
         }
     }
 
@@ -199,6 +201,7 @@ impl Sequencer {
                 positions.retain(|position| *position >= trim);
             }
             active.tags.retain(|_, positions| !positions.is_empty());
+            active.tails.retain(|_, tail| *tail > trim);
         }
         let mut done = Vec::new();
         active.trims.retain(|asked| {

@@ -286,6 +286,7 @@ impl Sequencer {
         if planted(LogMutant::TagsNotRebuilt) {
             active.tags.clear();
         }
+        active.note_sealed(view.start);
         if !planted(LogMutant::LowsNotRebuilt) {
             active.lows = round.lows;
         }

@@ -21,6 +21,8 @@ impl Sequencer {
         self.write_page(now, out);
         self.send_prefix(now, out);
         self.give_up_asked(now, out);
+        self.end_waits(now, out);
+        self.keep_records(now, out);
         if let Phase::Active(active) = &mut self.phase
             && now.since(active.last_call) >= self.limits.call_again
         {

@@ -110,6 +110,8 @@ pub(crate) fn owner_of(entry: &StoredEntry) -> CheckpointOf {
             | Entry::Lead { name, .. }
             | Entry::Open { name, .. }
             | Entry::RecordTrim { name, .. }
+            | Entry::Cursor { name, .. }
+            | Entry::Retention { name, .. }
             | Entry::Delete { name },
         ) => CheckpointOf::Name(name.clone()),
         StoredEntry::Change(entry) => CheckpointOf::Log(log_of(entry).unwrap_or_default()),

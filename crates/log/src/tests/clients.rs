@@ -19,6 +19,8 @@ pub(super) struct Begun {
     pub op: Option<ReadOp>,
     pub scan: bool,
     pub records: u32,
+    pub tags: Vec<u64>,
+    pub condition: Option<AppendCondition>,
 }
 
 /// A client.
@@ -70,6 +72,8 @@ impl World {
         let reads = ReadLimits {
             retry,
             poll: retry / 4,
+            wait: retry * 2,
+            wait_again: retry / 4,
             deadline: us(self.knobs.retry * 14),
             ..ReadLimits::default()
         };
@@ -149,6 +153,10 @@ impl World {
                 Ok(appended) => {
                     self.count("acks");
                     self.judge_ack(&begun, appended);
+                    self.note_tags(&begun, appended);
+                }
+                Err(AppendError::ConditionFailed { tail }) => {
+                    self.judge_failed(op, &begun, tail);
                 }
                 Err(AppendError::Timeout) => self.count("given up"),
                 Err(error) => self.judge.violated(format!("append of {client}: {error}")),
@@ -227,6 +235,8 @@ impl World {
             op,
             scan: false,
             records,
+            tags: Vec::new(),
+            condition: None,
         }
     }
 
@@ -246,13 +256,21 @@ impl World {
             lens: records.iter().map(|record| record.len() as u32).collect(),
             bytes: records.concat().into(),
         };
-        let begun = self.begun(None, count);
+        let mut begun = self.begun(None, count);
+        let condition = self.draw_condition();
+        (begun.tags, begun.condition) = (tags.clone(), condition);
+        self.judge.conditions.extend(condition.map(|c| (op, c)));
         let now = self.now;
         let sim = &mut self.clients[client];
         sim.ops.insert(op, begun);
         let mut out = AppenderEffects::default();
         if let Some(appender) = &mut sim.appender {
-            let event = AppenderEvent::Append { op, records, tags };
+            let event = AppenderEvent::Append {
+                op,
+                records,
+                tags,
+                condition,
+            };
             appender.step(now, event, &mut out);
         }
         self.appender_effects(client, out);
@@ -276,6 +294,10 @@ impl World {
     }
 
     fn draw_read(&mut self, client: usize, hushed: bool) -> Option<ReadOp> {
+        self.move_cursor(client);
+        if let Some(wait) = self.draw_wait() {
+            return Some(wait);
+        }
         let scan = self.clients[client].scan;
         let top = self.judge.acked_end + 3;
         let kind = match hushed {

@@ -1,5 +1,7 @@
 //! The faults of a run.
 
+use super::conditions::CONDITIONAL_SEEDS;
+use super::retention::RETAINED_SEEDS;
 use super::rng::SimRng;
 use super::world::{Actor, CLIENTS, Due, Knobs, World};
 use crate::AppendMode;
@@ -42,6 +44,8 @@ impl Knobs {
             window: rng.pick(&[least, 12, 24]),
             parked_max: rng.pick(&[2, 6, 16]),
             retry: 5_000,
+            conditions: seed >= CONDITIONAL_SEEDS,
+            retention: seed >= RETAINED_SEEDS,
             append_deadline: rng.pick(&[60_000_000, 60_000_000, 25_000]),
             end: Time::from_millis(40 + rng.below(160)),
         }

@@ -1,5 +1,7 @@
 //! Each planted bug is found, by some seed in one of the ways of appending. Two that need a rare order are found by a script (`sequencer/tests.rs`).
 
+use super::conditions::CONDITIONAL_SEEDS;
+use super::retention::RETAINED_SEEDS;
 use super::runs::run;
 use crate::AppendMode::{self, Bind, Corfu, Predict};
 use crate::mutant::LogMutant::{self, *};
@@ -53,6 +55,16 @@ const HUNTS: &[Hunt] = &[
     (WrongOwnerJunk, &[Corfu], 737),
     (ForeignUnit, &[Bind], 0),
     (CopyPastPrefix, &[Corfu], 46),
+    (ConditionBeforeId, &[Bind], CONDITIONAL_SEEDS),
+    (ConditionByBound, &[Bind], CONDITIONAL_SEEDS),
+    (ConditionSkipsOpen, &[Bind], CONDITIONAL_SEEDS),
+    (ConditionIgnoresTrim, &[Bind], CONDITIONAL_SEEDS + 2280),
+    (ConditionNotParked, &[Bind], CONDITIONAL_SEEDS),
+    (ConditionNotAtTurn, &[Predict], CONDITIONAL_SEEDS),
+    (TailsNotRebuilt, &[Bind], CONDITIONAL_SEEDS),
+    (WaitByNext, &[Bind], CONDITIONAL_SEEDS),
+    (RetentionPastCursor, &[Bind], RETAINED_SEEDS),
+    (RetentionCountsOpen, &[Bind], RETAINED_SEEDS),
 ];
 
 /// The first run that shows a bug.

@@ -126,6 +126,7 @@ impl Unit {
         let data = ParkedData {
             low: park.low,
             tags: park.tags,
+            condition: park.condition,
             sequencer: park.sequencer,
             places: park.data,
             to,
@@ -154,6 +155,9 @@ impl Unit {
             unit: self.state.unit(),
             low: parked.low,
             lost: None,
+            condition: parked
+                .condition
+                .filter(|_| !planted(LogMutant::ConditionNotParked)),
         };
         self.ask(parked.sequencer, log, 0, op, out);
     }

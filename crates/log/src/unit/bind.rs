@@ -100,10 +100,10 @@ impl Unit {
         if !data && planted(LogMutant::DataOverJunk) && parked() == Some(true) {
             return None;
         }
-        Some(UnitAnswer::Decided(self.decision(vt, binding, data)))
+        Some(UnitAnswer::Decided(self.decision(log, vt, binding, data)))
     }
 
-    fn decision(&self, term: Term, binding: &Binding, data: bool) -> Decision {
+    fn decision(&self, log: LogId, term: Term, binding: &Binding, data: bool) -> Decision {
         Decision {
             term,
             unit: self.state.unit(),
@@ -111,7 +111,18 @@ impl Unit {
             count: binding.count,
             id: binding.id,
             data,
+            bytes: if data { self.bytes_at(log, binding) } else { 0 },
         }
+    }
+
+    /// The bytes of a binding's records.
+    fn bytes_at(&self, log: LogId, binding: &Binding) -> u64 {
+        let share = self.state.share(log);
+        let slot = |position| match share?.slots.get(position)? {
+            Slot::Data(data) => Some(u64::from(data.place.bytes)),
+            _ => None,
+        };
+        (binding.position..binding.end()).filter_map(slot).sum()
     }
 
     /// True unless the append is durable elsewhere, or nobody awaits it, or what is parked is not what was bound.
@@ -203,7 +214,7 @@ impl Unit {
             number
         };
         self.reply(client, log, after, ack, out);
-        let decision = self.decision(self.state.term(log), &binding, true);
+        let decision = self.decision(log, self.state.term(log), &binding, true);
         self.tell_decision(log, number, decided, decision, out);
     }
 
@@ -263,7 +274,7 @@ impl Unit {
             let over = soft.junked.len().saturating_sub(JUNKED_MAX);
             soft.junked.drain(..over);
         }
-        let decision = self.decision(self.state.term(log), &binding, false);
+        let decision = self.decision(log, self.state.term(log), &binding, false);
         self.tell_decision(log, number, decided, decision, out);
         number
     }

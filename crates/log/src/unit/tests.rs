@@ -81,6 +81,7 @@ impl TestUnit {
             low: Low::default(),
             count: 1,
             tags: Vec::new(),
+            condition: None,
             sequencer: ME,
             data: vec![DataPlace { at, bytes }],
         }))
@@ -131,6 +132,7 @@ fn decision(position: Position, seq: u32, data: bool) -> UnitAnswer<DataPlace> {
         count: 1,
         id: Some(id(seq)),
         data,
+        bytes: if data { 9 } else { 0 },
     })
 }
 

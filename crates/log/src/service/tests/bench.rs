@@ -132,6 +132,7 @@ impl Bench {
             low,
             count: data.count(),
             tags: Vec::new(),
+            condition: None,
             sequencer: SEQUENCER,
             data,
         };

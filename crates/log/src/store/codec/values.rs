@@ -6,6 +6,7 @@ use staves_model::{ClientId, GroupId, Incarnation, NodeId};
 
 use super::{CodeError, CodeReader, CodeWriter, Coded, coded};
 use crate::entry::Entry;
+use crate::retention::{LogRetention, WhenFull};
 use crate::types::{
     AppendId, AppendMode, DataPlace, Leadership, LogId, LogOptions, LogRecord, LogView, Low,
     PageEntry, PageRun, Projection, ProjectionSegment, SequencerId, TagLink, Term,
@@ -49,7 +50,13 @@ coded!(struct LogOptions, LogOptions { mode, page_positions, hole_us, read_hole_
 coded!(struct ProjectionSegment, ProjectionSegment { first, units });
 coded!(struct LogView, LogView { log, options, term, sequencer, start, projection, trim });
 coded!(struct Leadership, Leadership { term, sequencer, added });
-coded!(struct LogRecord, LogRecord { name, view, lead });
+coded!(enum WhenFull, WhenFull, "use of old records" {
+    0 => Keep,
+    1 => Discard,
+    2 => Refuse,
+});
+coded!(struct LogRetention, LogRetention { records, bytes, seconds, when_full });
+coded!(struct LogRecord, LogRecord { name, view, lead, cursors, retention });
 coded!(struct TagLink, TagLink { tag, back });
 coded!(struct DataPlace, DataPlace { at, bytes });
 coded!(enum PageEntry, PageEntry, "entry of a map page" {
@@ -73,4 +80,6 @@ coded!(enum Entry, Entry, "entry of a unit" {
     12 => Open { name, term, start },
     13 => RecordTrim { name, position },
     14 => Delete { name },
+    15 => Cursor { name, cursor, position },
+    16 => Retention { name, retention },
 });
