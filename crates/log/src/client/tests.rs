@@ -223,6 +223,10 @@ fn an_append_that_finds_no_room_anywhere_is_over_and_one_that_may_be_somewhere_i
         };
         assert_eq!(test.out.done, [(1, Err(error))], "{tried:?}");
         assert!(refused <= most, "{refused}");
+        if lost == 0 {
+            let other = tried.windows(2).all(|two| two[0] != two[1]);
+            assert!(other, "no unit is asked twice in a row: {tried:?}");
+        }
         tried.sort_unstable();
         tried.dedup();
         assert_eq!(tried, [1, 2, 3], "each unit has its turn");
