@@ -131,8 +131,8 @@ pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
 pub use log::{
     AppendCondition, AppendMode, ConditionalAppend, CursorChange, LOG_BATCH_BYTES_MAX, LogCursors,
-    LogHandle, LogMap, LogReplay, LogRetention, LogSlot, LogStat, MapTransaction, PoolLogs,
-    WhenFull, calls as log_calls,
+    LogHandle, LogMap, LogReplay, LogRetention, LogSlot, LogStat, MapTransaction, WhenFull,
+    calls as log_calls, list::PoolLogs,
 };
 pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};

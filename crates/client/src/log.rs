@@ -10,7 +10,7 @@ pub mod calls;
 mod cursors;
 mod hand_over;
 mod handle;
-mod list;
+pub mod list;
 mod map;
 mod replay;
 
@@ -33,7 +33,6 @@ use crate::route::pool_of;
 
 pub use self::cursors::CursorChange;
 pub use self::handle::{ConditionalAppend, LogHandle, LogSlot};
-pub use self::list::PoolLogs;
 pub use self::map::{LogMap, MapTransaction};
 pub use self::replay::LogReplay;
 /// Most bytes of the records of one append.
