@@ -1,8 +1,8 @@
 //! The durable entries of a unit: its state is their replay and nothing else.
 
 use crate::types::{
-    AppendId, DataPlace, LogId, LogOptions, Low, PageRun, Position, SequencerId, TagLink, Term,
-    UnitId,
+    AppendId, DataPlace, LogId, LogOptions, Low, PageRun, Position, SequencerId, SessionId,
+    TagLink, Term, UnitId,
 };
 
 /// One durable update of a unit. It takes effect whole or not at all.
@@ -32,7 +32,7 @@ pub enum UnitEntry {
         position: Position,
         /// The append.
         id: AppendId,
-        /// The client's mark: ids below it are dropped.
+        /// The session's mark: ids below it are dropped.
         low: Low,
         /// The tags.
         links: Vec<TagLink>,
@@ -77,6 +77,13 @@ pub enum UnitEntry {
         log: LogId,
         /// The first position that need not be.
         position: Position,
+    },
+    /// The sessions up to this one are over.
+    Floor {
+        /// The log.
+        log: LogId,
+        /// The highest that is over.
+        session: SessionId,
     },
     /// The log was deleted: the unit's share of it goes.
     Forget {

@@ -12,6 +12,7 @@ mod positions;
 mod predict;
 mod rebuild;
 mod seat;
+mod session;
 mod timers;
 
 use std::time::Duration;
@@ -238,6 +239,8 @@ impl Sequencer {
             SequencerOp::Where { position } => self.tell_where(to, position, out),
             SequencerOp::Check { tag } => self.check_tail(now, to, tag, out),
             SequencerOp::Trim { position } => self.trim(now, to, position, out),
+            SequencerOp::OpenSession { nonce } => self.open_session(to, nonce, out),
+            SequencerOp::EndSession { session } => self.end_session(to, session, out),
             SequencerOp::Decided(_) => {}
         }
     }

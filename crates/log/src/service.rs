@@ -42,7 +42,7 @@ use self::run::StagedAppend;
 use crate::codec::BucketRequest;
 use crate::message::UnitOp;
 use crate::state::UnitState;
-use crate::store::{DATA_BYTES_MAX, PageDamage, UnitPages};
+use crate::store::{CheckpointParts, DATA_BYTES_MAX, PageDamage, UnitPages};
 use crate::types::UnitId;
 use crate::unit::{Unit, UnitLimits};
 
@@ -86,6 +86,8 @@ pub struct LogUnit {
     held: HeldData,
     /// Appends whose data is being staged, by the token of their request.
     staging: BTreeMap<u64, StagedAppend>,
+    /// A checkpoint that is being made.
+    parts: Option<CheckpointParts>,
     /// Requests that wait, by token.
     waiting: BTreeMap<u64, OpHeader>,
     /// The machine's entries that may not be synced, by the delta that has them.
@@ -97,6 +99,9 @@ pub struct LogUnit {
     /// Requests to sequencers that wait for a delta.
     asks_later: VecDeque<(u64, crate::unit::UnitAsk)>,
     stats: UnitStats,
+    /// The most extents that members have reserved, where a test has the rest used by others.
+    #[cfg(test)]
+    reserved_max: std::cell::Cell<u32>,
 }
 
 /// Counters since the bucket was made.
@@ -129,6 +134,7 @@ impl LogUnit {
             damage: None,
             held: HeldData::default(),
             staging: BTreeMap::new(),
+            parts: None,
             waiting: BTreeMap::new(),
             unsynced: VecDeque::new(),
             floor: None,
@@ -136,6 +142,8 @@ impl LogUnit {
             asks: asks.clone(),
             asks_later: VecDeque::new(),
             stats: UnitStats::default(),
+            #[cfg(test)]
+            reserved_max: std::cell::Cell::new(u32::MAX),
         };
         (Bucket::new(unit, limits, member), asks)
     }
@@ -165,6 +173,8 @@ impl LogUnit {
     fn forget_soft(&mut self) {
         self.held = HeldData::after(self.pages.ledger.last_data());
         self.staging.clear();
+        self.parts = None;
+        self.pages.log.give_up_staged();
         self.unsynced.clear();
         self.asks_later.clear();
         self.floor = None;

@@ -8,12 +8,12 @@ use staves_log::{
     LogRecord, LogView, ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects, ReaderEvent,
     Records, SequencerId, SequencerReply, SequencerRequest, UnitId, UnitReply, UnitRequest,
 };
-use staves_model::{ClientId, PoolId, Time};
+use staves_model::{PoolId, Time};
 use staves_wire::log::LogAsk;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{appoint, calls, soon};
+use super::{LogHandle, appoint, calls, soon};
 use crate::client::{Client, senseless};
 use crate::error::ClientError;
 
@@ -29,6 +29,8 @@ type AnswerTo<T> = oneshot::Sender<Result<T, ClientError>>;
 pub(super) enum Ask {
     Append(Records, AnswerTo<Appended>),
     Read(ReadOp, AnswerTo<ReadResult>),
+    /// The end of the log's session, so that the log need not remember it.
+    Close(AnswerTo<()>),
 }
 
 /// An answer that came.
@@ -69,8 +71,6 @@ impl Actor {
         patience: Duration,
     ) -> Actor {
         let (name, view) = (record.name, record.view);
-        // An id of its own: two tasks of one client would number their appends alike.
-        let id = ClientId(rand::random::<u64>().max(1));
         let appends = AppendLimits {
             deadline: patience,
             ..AppendLimits::default()
@@ -84,7 +84,7 @@ impl Actor {
             pool,
             name,
             began: Instant::now(),
-            appender: Appender::new(id, 1, view.clone(), appends),
+            appender: Appender::new(rand::random(), view.clone(), appends),
             reader: LogReader::new(view, reads),
             next: 0,
             appends: BTreeMap::new(),
@@ -104,7 +104,7 @@ impl Actor {
             tokio::select! {
                 ask = asks.recv() => match ask {
                     Some(ask) => self.begin(ask),
-                    None => return,
+                    None => return self.close(oneshot::channel().0),
                 },
                 Some(heard) = self.heard.1.recv() => self.hear(heard),
                 () = tokio::time::sleep(TICK), if busy => self.tick(),
@@ -130,10 +130,38 @@ impl Actor {
                     tags,
                 });
             }
+            Ask::Close(done) => self.close(done),
             Ask::Read(op, done) => {
                 self.reads.insert(number, done);
                 self.step_reader(ReaderEvent::Begin(number, op));
             }
+        }
+    }
+
+    /// Ends the client's session. What finds no sequencer is forgotten by itself, when there are too many.
+    fn close(&mut self, done: AnswerTo<()>) {
+        let mut out = AppenderEffects::default();
+        self.appender.end_session(&mut out);
+        let client = self.client.clone();
+        let asks: Vec<_> = out
+            .sequencers
+            .into_iter()
+            .map(|(to, request)| self.log_ask(to, &request))
+            .collect();
+        tokio::spawn(async move {
+            for ask in asks {
+                let _unheard = client.ask(ask.node, Message::LogAsk(ask), soon()).await;
+            }
+            let _gone = done.send(Ok(()));
+        });
+    }
+
+    fn log_ask(&self, to: SequencerId, request: &SequencerRequest) -> LogAsk {
+        LogAsk {
+            pool: self.pool,
+            node: to.node,
+            incarnation: to.incarnation,
+            body: calls::encoded(|out| request.encode(out)),
         }
     }
 
@@ -243,12 +271,7 @@ impl Actor {
 
     fn ask_sequencer(&self, read: Option<u64>, to: SequencerId, request: SequencerRequest) {
         let (client, heard) = (self.client.clone(), self.heard.0.clone());
-        let ask = LogAsk {
-            pool: self.pool,
-            node: to.node,
-            incarnation: to.incarnation,
-            body: calls::encoded(|out| request.encode(out)),
-        };
+        let ask = self.log_ask(to, &request);
         tokio::spawn(async move {
             let said = match client.ask(to.node, Message::LogAsk(ask), soon()).await {
                 Ok(Message::LogSaid(said)) => SequencerReply::decode(said.body)
@@ -287,7 +310,7 @@ impl Actor {
     fn append_error(&self, error: AppendError) -> ClientError {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
-            AppendError::Timeout => ErrorCode::Deadline,
+            AppendError::Timeout | AppendError::Expired => ErrorCode::Deadline,
             AppendError::Exhausted | AppendError::Invalid | AppendError::Refused => {
                 ErrorCode::Refused
             }
@@ -305,5 +328,13 @@ impl Actor {
             ReadFailure::Timeout => (ErrorCode::Deadline, self.because()),
         };
         ClientError::of(code, format!("log '{}': {error}{because}", self.name))
+    }
+}
+
+impl LogHandle {
+    /// Ends this client of the log: what it has in flight is given up. A log need not remember a client that ended; one that goes without is
+    /// forgotten when there are too many of newer ones.
+    pub async fn close(self) -> Result<(), ClientError> {
+        self.ask(Ask::Close).await
     }
 }

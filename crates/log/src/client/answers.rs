@@ -18,6 +18,7 @@ impl Appender {
             UnitAnswer::Lost { id, position } => self.token_lost(now, id, position, out),
             UnitAnswer::Elsewhere { id, unit, .. } => self.follow_unit(now, id, unit, out),
             UnitAnswer::Abandoned { id } => self.refused(id, out),
+            UnitAnswer::SessionOver { id } => self.session_over(now, id, out),
             UnitAnswer::Stale { term } => self.stale(term, out),
             UnitAnswer::NotSealed { term } => {
                 // The unit is behind, or none of the term that this client should know.
@@ -42,6 +43,10 @@ impl Appender {
                 count,
             } => self.acknowledged(now, id, position, count, out),
             SequencerAnswer::Abandoned { id } => self.refused(id, out),
+            SequencerAnswer::SessionOver { id } => self.session_over(now, id, out),
+            SequencerAnswer::SessionOpened { nonce, session } => {
+                self.session_opened(now, nonce, session, out);
+            }
             SequencerAnswer::NotOfTerm { term, .. } | SequencerAnswer::NotSequencer { term } => {
                 out.view_wanted |= term != self.view.term;
             }

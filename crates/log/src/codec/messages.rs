@@ -32,7 +32,7 @@ enums! {
         8 => Confirm { term, nonce },
         9 => WritePage { term, page, runs },
         10 => Trim { position },
-        11 => Prefix { term, position },
+        11 => Prefix { term, position, floor },
         12 => Forget,
     }
     SlotAnswer<D> as "the content of a position" {
@@ -55,13 +55,14 @@ enums! {
         9 => Slot { position, stale, slot },
         10 => Page { page, runs },
         11 => Punched { position },
-        12 => Sealed { term, claimed, trim, pages },
+        12 => Sealed { term, claimed, trim, pages, floor },
         13 => SealedItems { term, cursor, items, next },
         14 => Decided(decision),
         15 => Confirmed { term, nonce },
         16 => PageWritten { term, page },
         17 => Trimmed { position },
         18 => Done,
+        20 => SessionOver { id },
     }
     SequencerOp as "a request to a log's sequencer" {
         0 => Seq { id, count, tags, unit, low, lost },
@@ -69,6 +70,8 @@ enums! {
         2 => Where { position },
         3 => Check { tag },
         4 => Trim { position },
+        6 => OpenSession { nonce },
+        7 => EndSession { session },
     }
     SequencerAnswer as "an answer of a log's sequencer" {
         0 => Token { term, binding },
@@ -83,6 +86,8 @@ enums! {
         9 => Noted,
         10 => Tail { tail, stream },
         11 => Trimmed { position, done },
+        14 => SessionOpened { nonce, session },
+        15 => SessionOver { id },
     }
     PositionWord as "a sequencer's word on a position" {
         0 => Tail,

@@ -1,7 +1,7 @@
 //! Requests to a sequencer, and its replies.
 
 use crate::message::{Decision, TermStart};
-use crate::types::{AppendId, Binding, LogId, Low, Position, Term, UnitId};
+use crate::types::{AppendId, Binding, LogId, Low, Position, SessionId, Term, UnitId};
 
 /// A request to a sequencer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,7 +25,7 @@ pub enum SequencerOp {
         tags: Vec<u64>,
         /// The unit that its data goes to (bind, predict).
         unit: UnitId,
-        /// The client's mark.
+        /// The session's mark.
         low: Low,
         /// The token that was lost (corfu).
         lost: Option<Position>,
@@ -46,6 +46,16 @@ pub enum SequencerOp {
     Trim {
         /// The first position that stays.
         position: Position,
+    },
+    /// From a client: a session, for appends to come.
+    OpenSession {
+        /// The number of the question, returned.
+        nonce: u64,
+    },
+    /// From a client: it awaits nothing of the session, and sends nothing more in it.
+    EndSession {
+        /// The session.
+        session: SessionId,
     },
 }
 
@@ -96,7 +106,7 @@ pub enum SequencerAnswer {
         /// The append; none for another request.
         id: Option<AppendId>,
     },
-    /// The append is below its client's mark.
+    /// The append is below its session's mark.
     Abandoned {
         /// The append.
         id: AppendId,
@@ -137,6 +147,18 @@ pub enum SequencerAnswer {
         position: Position,
         /// It was recorded.
         done: bool,
+    },
+    /// A session, which nobody has had before.
+    SessionOpened {
+        /// The number of the question.
+        nonce: u64,
+        /// The session.
+        session: SessionId,
+    },
+    /// The append's session is over: it is not taken, and may have been before.
+    SessionOver {
+        /// The append.
+        id: AppendId,
     },
 }
 

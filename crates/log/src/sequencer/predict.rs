@@ -82,7 +82,10 @@ impl Sequencer {
             let Some(seq) = turn.and_then(|unit| active.queues.pop(unit)) else {
                 return;
             };
-            self.assign(now, seq, out);
+            // Of a session that is over by now nothing is bound any more.
+            if !active.sessions.is_over(seq.id.session) {
+                self.assign(now, seq, out);
+            }
         }
     }
 

@@ -84,6 +84,11 @@ pub(super) struct Knobs {
     /// Clients try again after so many microseconds.
     pub retry: u64,
     pub append_deadline: u64,
+    /// Clients begin another session after so many microseconds.
+    pub session_age: u64,
+    /// Bounds of sessions and of appends that are known.
+    pub sessions_max: usize,
+    pub ids_max: usize,
     pub end: Time,
 }
 
@@ -267,7 +272,12 @@ impl World {
             after += self.rng.below(more);
         }
         if self.rng.chance(self.knobs.twice) {
-            let later = after + self.rng.below(20_000);
+            let later = after
+                + match self.rng.chance(125) {
+                    // Later than many a session.
+                    true => self.rng.below(120_000),
+                    false => self.rng.below(20_000),
+                };
             let letter = letter.clone();
             self.after(later, Due::Letter { from, to, letter });
         }

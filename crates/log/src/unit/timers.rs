@@ -103,6 +103,7 @@ impl Unit {
                 (id, elsewhere)
             }
             SequencerAnswer::Abandoned { id } => (id, UnitAnswer::Abandoned { id }),
+            SequencerAnswer::SessionOver { id } => (id, UnitAnswer::SessionOver { id }),
             _ => return,
         };
         if let Some(parked) = self.unpark(log, &id) {
