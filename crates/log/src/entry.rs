@@ -2,8 +2,8 @@
 
 use crate::retention::LogRetention;
 use crate::types::{
-    AppendId, DataPlace, LogId, LogOptions, Low, PageRun, Position, SequencerId, TagLink, Term,
-    UnitId,
+    AppendId, DataPlace, LogId, LogOptions, Low, PageRun, Position, SequencerId, SessionId,
+    TagLink, Term, UnitId,
 };
 
 /// One durable update of a unit. It takes effect whole or not at all.
@@ -33,7 +33,7 @@ pub enum UnitEntry {
         position: Position,
         /// The append.
         id: AppendId,
-        /// The client's mark: ids below it are dropped.
+        /// The session's mark: ids below it are dropped.
         low: Low,
         /// The tags.
         links: Vec<TagLink>,
@@ -78,6 +78,13 @@ pub enum UnitEntry {
         log: LogId,
         /// The first position that need not be.
         position: Position,
+    },
+    /// The sessions up to this one are over.
+    Floor {
+        /// The log.
+        log: LogId,
+        /// The highest that is over.
+        session: SessionId,
     },
     /// The log was deleted: the unit's share of it goes.
     Forget {

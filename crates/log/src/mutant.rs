@@ -34,8 +34,16 @@ pub(crate) enum LogMutant {
     IdsTrimmed,
     /// Clients' marks are ignored.
     NoLow,
-    /// A client's next life has the number of the one before.
-    SameIncarnation,
+    /// Sequencers number sessions without their term.
+    SessionReused,
+    /// A session is dropped, and the floor stays.
+    FloorNotRaised,
+    /// A seal lowers a unit's floor.
+    FloorLostAtSeal,
+    /// The floor is not rebuilt.
+    FloorNotRebuilt,
+    /// A session that is over is taken for a new one.
+    DroppedAccepted,
     /// Any junk makes an id loose.
     PositionNotCompared,
     /// A retry that names another unit is bound anew.

@@ -15,6 +15,7 @@ mod predict;
 mod rebuild;
 mod retention;
 mod seat;
+mod session;
 mod timers;
 
 use std::time::Duration;
@@ -249,6 +250,8 @@ impl Sequencer {
                 self.view_record(now, out);
                 self.reply(to, SequencerAnswer::Noted, out);
             }
+            SequencerOp::OpenSession { nonce } => self.open_session(to, nonce, out),
+            SequencerOp::EndSession { session } => self.end_session(to, session, out),
             SequencerOp::Decided(_) => {}
         }
     }

@@ -9,7 +9,7 @@ use staves_log::{
     ReadResult, ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest,
     UnitId, UnitOp, UnitReply, UnitRequest,
 };
-use staves_model::{ClientId, PoolId, Time};
+use staves_model::{PoolId, Time};
 use staves_wire::log::LogAsk;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::{mpsc, oneshot};
@@ -46,6 +46,8 @@ pub(super) enum AppendOutcome {
 pub(super) enum Ask {
     Append(AppendAsk, AnswerTo<AppendOutcome>),
     Read(ReadOp, AnswerTo<ReadResult>),
+    /// The end of the log's session, so that the log need not remember it.
+    Close(AnswerTo<()>),
 }
 
 /// An answer that came.
@@ -90,8 +92,6 @@ impl Actor {
         patience: Duration,
     ) -> Actor {
         let (name, view) = (record.name, record.view);
-        // An id of its own: two tasks of one client would number their appends alike.
-        let id = ClientId(rand::random::<u64>().max(1));
         let appends = AppendLimits {
             deadline: patience,
             ..AppendLimits::default()
@@ -105,7 +105,7 @@ impl Actor {
             pool,
             name,
             began: Instant::now(),
-            appender: Appender::new(id, 1, view.clone(), appends),
+            appender: Appender::new(rand::random(), view.clone(), appends),
             reader: LogReader::new(view, reads),
             next: 0,
             appends: BTreeMap::new(),
@@ -128,7 +128,7 @@ impl Actor {
             tokio::select! {
                 ask = asks.recv() => match ask {
                     Some(ask) => self.begin(ask),
-                    None => return,
+                    None => return self.close(oneshot::channel().0),
                 },
                 Some(heard) = self.heard.1.recv() => self.hear(heard),
                 () = tokio::time::sleep(tick), if busy => self.tick(),
@@ -154,6 +154,7 @@ impl Actor {
                     condition: append.condition,
                 });
             }
+            Ask::Close(done) => self.close(done),
             Ask::Read(op, done) => {
                 self.reads.insert(number, done);
                 if let ReadOp::Wait { .. } = op {
@@ -161,6 +162,33 @@ impl Actor {
                 }
                 self.step_reader(ReaderEvent::Begin(number, op));
             }
+        }
+    }
+
+    /// Ends the client's session. What finds no sequencer is forgotten by itself, when there are too many.
+    fn close(&mut self, done: AnswerTo<()>) {
+        let mut out = AppenderEffects::default();
+        self.appender.end_session(&mut out);
+        let client = self.client.clone();
+        let asks: Vec<_> = out
+            .sequencers
+            .into_iter()
+            .map(|(to, request)| self.log_ask(to, &request))
+            .collect();
+        tokio::spawn(async move {
+            for ask in asks {
+                let _unheard = client.ask(ask.node, Message::LogAsk(ask), soon()).await;
+            }
+            let _gone = done.send(Ok(()));
+        });
+    }
+
+    fn log_ask(&self, to: SequencerId, request: &SequencerRequest) -> LogAsk {
+        LogAsk {
+            pool: self.pool,
+            node: to.node,
+            incarnation: to.incarnation,
+            body: calls::encoded(|out| request.encode(out)),
         }
     }
 
@@ -286,12 +314,7 @@ impl Actor {
 
     fn ask_sequencer(&self, read: Option<u64>, to: SequencerId, request: SequencerRequest) {
         let (client, heard) = (self.client.clone(), self.heard.0.clone());
-        let ask = LogAsk {
-            pool: self.pool,
-            node: to.node,
-            incarnation: to.incarnation,
-            body: calls::encoded(|out| request.encode(out)),
-        };
+        let ask = self.log_ask(to, &request);
         tokio::spawn(async move {
             let said = match client.ask(to.node, Message::LogAsk(ask), soon()).await {
                 Ok(Message::LogSaid(said)) => SequencerReply::decode(said.body)
@@ -331,7 +354,7 @@ impl Actor {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
             AppendError::NoRoom => ErrorCode::OutOfMemory,
-            AppendError::Timeout | AppendError::Full => ErrorCode::Deadline,
+            AppendError::Timeout | AppendError::Full | AppendError::Expired => ErrorCode::Deadline,
             AppendError::Exhausted
             | AppendError::Invalid
             | AppendError::ConditionFailed { .. }

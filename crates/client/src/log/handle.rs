@@ -132,6 +132,12 @@ impl LogHandle {
         })
     }
 
+    /// Ends this client of the log: what it has in flight is given up. A log need not remember a client that ended; one that goes without is
+    /// forgotten when there are too many of newer ones.
+    pub async fn close(self) -> Result<(), ClientError> {
+        self.ask(Ask::Close).await
+    }
+
     /// The content of a position.
     pub async fn read(&self, position: Position) -> Result<LogSlot, ClientError> {
         let (content, _) = self.slot(position).await?;

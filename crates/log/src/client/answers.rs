@@ -21,6 +21,7 @@ impl Appender {
             UnitAnswer::Lost { id, position } => self.token_lost(now, id, position, out),
             UnitAnswer::Elsewhere { id, unit, .. } => self.follow_unit(now, id, unit, out),
             UnitAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
+            UnitAnswer::SessionOver { id } => self.session_over(now, id, out),
             UnitAnswer::ConditionFailed { id, tail } => {
                 self.refused(id, AppendError::ConditionFailed { tail }, out);
             }
@@ -49,6 +50,10 @@ impl Appender {
             } => self.acknowledged(now, id, position, count, out),
             SequencerAnswer::Full { id } => self.note_full(id),
             SequencerAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
+            SequencerAnswer::SessionOver { id } => self.session_over(now, id, out),
+            SequencerAnswer::SessionOpened { nonce, session } => {
+                self.session_opened(now, nonce, session, out);
+            }
             SequencerAnswer::ConditionFailed { id, tail } => {
                 self.refused(id, AppendError::ConditionFailed { tail }, out);
             }

@@ -1,21 +1,22 @@
 //! The appends of one client to one log.
 //!
 //! An append keeps its id through all retries, and is over with the one answer of the unit that has it (rule 10), or at its deadline, when
-//! nothing is known of it. It then lies below the client's mark, so that what was late is refused.
+//! nothing is known of it. It then lies below its session's mark, so that what was late is refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use staves_model::{ClientId, Time};
+use staves_model::Time;
 
 use super::prediction::TokenPrediction;
+use super::session::ClientSession;
 use crate::message::{
     AppendCondition, Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
-    AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, LogView, Low, Position, RECORD_BYTES_MAX,
-    SequencerId, TAGS_MAX, Term, UnitId,
+    AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, LogView, Position, RECORD_BYTES_MAX,
+    SESSION_WINDOW, SequencerId, SessionId, TAGS_MAX, Term, UnitId,
 };
 
 /// The bounds and times of a client's appends.
@@ -29,6 +30,8 @@ pub struct AppendLimits {
     pub retry: Duration,
     /// An append is given up after this time.
     pub deadline: Duration,
+    /// The next append after this time is the first of another session: those that are used stay far from the lowest, which end.
+    pub session_age: Duration,
 }
 
 impl Default for AppendLimits {
@@ -38,6 +41,7 @@ impl Default for AppendLimits {
             in_flight_bytes_max: 64 << 20,
             retry: Duration::from_millis(500),
             deadline: Duration::from_secs(10),
+            session_age: Duration::from_secs(30),
         }
     }
 }
@@ -98,10 +102,8 @@ pub enum AppendError {
     /// Too much is in flight. Nothing was sent.
     #[error("too many appends or bytes are in flight: wait for some of them")]
     Busy,
-    /// All numbers of this life are used. Nothing was sent.
-    #[error(
-        "this life of the client has used all its numbers: begin another with a higher incarnation"
-    )]
+    /// All numbers of appends are used. Nothing was sent.
+    #[error("this client has used all its numbers: open the log anew")]
     Exhausted,
     /// The append breaks a bound. Nothing was sent.
     #[error(
@@ -130,16 +132,21 @@ pub enum AppendError {
         tail: Position,
     },
     /// A unit or sequencer refused it: it is not in the log.
-    #[error(
-        "the log refused the append as malformed or below its client's mark: use a higher incarnation"
-    )]
+    #[error("the log refused the append as malformed or given up: open the log anew")]
     Refused,
+    /// Its session ended while it was under way: it may be in the log.
+    #[error(
+        "the session of the append expired while it was under way, for the log has seen too many newer ones: it may be in the log; read the log's end before it is appended again"
+    )]
+    Expired,
 }
 
 /// An append in flight.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightAppend {
     pub op: u64,
+    /// The session that it was first sent in; none before that.
+    pub session: Option<SessionId>,
     pub records: Records,
     pub tags: Vec<u64>,
     pub condition: Option<AppendCondition>,
@@ -176,6 +183,7 @@ impl InFlightAppend {
     ) -> InFlightAppend {
         InFlightAppend {
             op,
+            session: None,
             records,
             tags,
             condition,
@@ -196,10 +204,9 @@ impl InFlightAppend {
 /// The appends of one client to one log.
 #[derive(Debug)]
 pub struct Appender {
-    pub(super) client: ClientId,
-    pub(super) incarnation: u32,
+    pub(super) session: ClientSession,
     pub(super) limits: AppendLimits,
-    next_seq: u32,
+    pub(super) next_seq: u32,
     bytes: u64,
     pub(super) turn: usize,
     pub(super) view: LogView,
@@ -208,20 +215,14 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// A client's life: no life of it before may have had the number, or a higher one.
-    pub fn new(
-        client: ClientId,
-        incarnation: u32,
-        view: LogView,
-        limits: AppendLimits,
-    ) -> Appender {
+    /// A client, with a number by chance, which spreads its appends over units.
+    pub fn new(chance: u64, view: LogView, limits: AppendLimits) -> Appender {
         Appender {
-            client,
-            incarnation,
+            session: ClientSession::new(chance),
             limits,
             next_seq: 0,
             bytes: 0,
-            turn: client.0 as usize,
+            turn: chance as usize,
             view,
             in_flight: BTreeMap::new(),
             prediction: TokenPrediction::default(),
@@ -236,23 +237,6 @@ impl Appender {
     /// Appends in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
-    }
-
-    /// The mark below which the client awaits nothing.
-    pub fn low(&self) -> Low {
-        let first = self.in_flight.keys().next();
-        Low {
-            incarnation: self.incarnation,
-            seq: first.copied().unwrap_or(self.next_seq),
-        }
-    }
-
-    pub(super) fn id(&self, seq: u32) -> AppendId {
-        AppendId {
-            client: self.client,
-            incarnation: self.incarnation,
-            seq,
-        }
     }
 
     /// Takes one event.
@@ -294,15 +278,18 @@ impl Appender {
         let bytes = append.records.bytes.len() as u64;
         let many = self.in_flight.len() >= self.limits.in_flight_max;
         let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
-        if self.next_seq == u32::MAX {
+        let lowest = self.in_flight.keys().next().copied();
+        let wide = lowest.is_some_and(|low| self.next_seq - low >= SESSION_WINDOW);
+        if self.next_seq == u32::MAX - 1 {
             return Err(AppendError::Exhausted);
         }
-        if many || large {
+        if many || large || wide {
             return Err(AppendError::Busy);
         }
         let seq = self.next_seq;
         self.next_seq += 1;
         self.bytes += bytes;
+        self.renew_session(now, out);
         append.give_up_at = now + self.limits.deadline;
         self.in_flight.insert(seq, append);
         self.send(now, seq, out);
@@ -335,6 +322,7 @@ impl Appender {
             };
             self.finish(seq, Err(error), out);
         }
+        self.ask_session(now, out);
         for seq in self.seqs(|append| now >= append.retry_at) {
             self.send(now, seq, out);
         }
@@ -352,6 +340,7 @@ impl Appender {
             return;
         }
         self.view = view;
+        self.ask_session_anew(now, out);
         for append in self.in_flight.values_mut() {
             append.bound = false;
             match (&mut append.token, planted(LogMutant::TokenRestamped)) {
@@ -368,10 +357,10 @@ impl Appender {
         out.view_wanted |= term > self.view.term;
     }
 
-    /// The seq of an append of this life that is in flight.
+    /// The seq of an append that is in flight.
     pub(super) fn own(&self, id: AppendId) -> Option<u32> {
-        let own = self.id(id.seq) == id && self.in_flight.contains_key(&id.seq);
-        own.then_some(id.seq)
+        let append = self.in_flight.get(&id.seq)?;
+        (append.session == Some(id.session)).then_some(id.seq)
     }
 
     pub(super) fn finish(
@@ -383,6 +372,7 @@ impl Appender {
         if let Some(append) = self.in_flight.remove(&seq) {
             self.bytes -= append.records.bytes.len() as u64;
             out.done.push((append.op, result));
+            self.retire(append.session, out);
         }
     }
 }

@@ -32,7 +32,7 @@ enums! {
         8 => Confirm { term, nonce },
         9 => WritePage { term, page, runs },
         10 => Trim { position },
-        11 => Prefix { term, position },
+        11 => Prefix { term, position, floor },
         12 => Forget,
     }
     SlotAnswer<D> as "the content of a position" {
@@ -55,7 +55,7 @@ enums! {
         9 => Slot { position, stale, slot },
         10 => Page { page, runs },
         11 => Punched { position },
-        12 => Sealed { term, claimed, trim, pages },
+        12 => Sealed { term, claimed, trim, pages, floor },
         13 => SealedItems { term, cursor, items, next },
         14 => Decided(decision),
         15 => Confirmed { term, nonce },
@@ -63,6 +63,7 @@ enums! {
         17 => Trimmed { position },
         18 => Done,
         19 => ConditionFailed { id, tail },
+        20 => SessionOver { id },
     }
     SequencerOp as "a request to a log's sequencer" {
         0 => Seq { id, count, tags, unit, low, lost, condition },
@@ -72,6 +73,8 @@ enums! {
         4 => Trim { position },
         5 => Wait { position, tag, wait_ms },
         6 => ReadRecord,
+        7 => OpenSession { nonce },
+        8 => EndSession { session },
     }
     SequencerAnswer as "an answer of a log's sequencer" {
         0 => Token { term, binding },
@@ -89,6 +92,8 @@ enums! {
         12 => ConditionFailed { id, tail },
         13 => Grown { end },
         14 => Full { id },
+        15 => SessionOpened { nonce, session },
+        16 => SessionOver { id },
     }
     PositionWord as "a sequencer's word on a position" {
         0 => Tail,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 use staves_wire::DecodeError;
 
 use super::{Field, Item, need, unknown};
@@ -13,9 +13,9 @@ use crate::message::{
 use crate::retention::{CURSORS_MAX, LogCursors, LogRetention, WhenFull};
 use crate::types::{
     AppendId, AppendMode, BACK_POINTERS, BATCH_RECORDS_MAX, Binding, Leadership, LogId, LogOptions,
-    LogRecord, LogView, Low, NAME_BYTES_MAX, PAGE_POSITIONS_MAX, PageEntry, PageRun, Projection,
-    ProjectionSegment, RecordHead, SEGMENT_UNITS_MAX, SEGMENTS_MAX, SequencerId, TAGS_MAX, TagLink,
-    Term,
+    LogRecord, LogView, NAME_BYTES_MAX, PAGE_POSITIONS_MAX, PageEntry, PageRun, Projection,
+    ProjectionSegment, RecordHead, SEGMENT_UNITS_MAX, SEGMENTS_MAX, SequencerId, SessionId,
+    TAGS_MAX, TagLink, Term,
 };
 
 /// A struct: its fields in order.
@@ -77,7 +77,7 @@ macro_rules! newtypes {
     )*};
 }
 
-newtypes! { LogId Term ClientId GroupId NodeId Incarnation }
+newtypes! { LogId Term GroupId NodeId Incarnation }
 
 macro_rules! items {
     ($($type:ty, $list:literal, $max:expr;)*) => {$(
@@ -162,8 +162,8 @@ impl Field for Arc<Projection> {
 }
 
 structs! {
-    AppendId { client, incarnation, seq }
-    Low { incarnation, seq }
+    SessionId { term, count }
+    AppendId { session, seq }
     SequencerId { node, incarnation }
     TermStart { term, start, sequencer }
     TagLink { tag, back }
@@ -198,13 +198,13 @@ enums! {
     }
     SealCursor as "a place among a sealed unit's items" {
         0 => Ids(id),
-        1 => Lows(client),
+        1 => Lows(session),
         2 => Tags(tag),
         3 => Claims(position),
     }
     SealedItem as "an item of a sealed unit" {
         0 => Id { id, position, count },
-        1 => Low { client, low },
+        1 => Low { session, low },
         2 => Tag { tag, positions },
         3 => Claim { position, count },
     }

@@ -1,7 +1,7 @@
 //! Requests to a sequencer, and its replies.
 
 use crate::message::{Decision, TermStart};
-use crate::types::{AppendId, Binding, LogId, Low, Position, Term, UnitId};
+use crate::types::{AppendId, Binding, LogId, Low, Position, SessionId, Term, UnitId};
 
 /// The condition of an append: nothing of a stream, or of the log, lies at a position or above it.
 ///
@@ -36,7 +36,7 @@ pub enum SequencerOp {
         tags: Vec<u64>,
         /// The unit that its data goes to (bind, predict).
         unit: UnitId,
-        /// The client's mark.
+        /// The session's mark.
         low: Low,
         /// The token that was lost (corfu).
         lost: Option<Position>,
@@ -71,6 +71,16 @@ pub enum SequencerOp {
     },
     /// The log's record has changed: read it anew.
     ReadRecord,
+    /// From a client: a session, for appends to come.
+    OpenSession {
+        /// The number of the question, returned.
+        nonce: u64,
+    },
+    /// From a client: it awaits nothing of the session, and sends nothing more in it.
+    EndSession {
+        /// The session.
+        session: SessionId,
+    },
 }
 
 /// The longest wait for a log to grow, in milliseconds.
@@ -123,7 +133,7 @@ pub enum SequencerAnswer {
         /// The append; none for another request.
         id: Option<AppendId>,
     },
-    /// The append is below its client's mark.
+    /// The append is below its session's mark.
     Abandoned {
         /// The append.
         id: AppendId,
@@ -183,6 +193,18 @@ pub enum SequencerAnswer {
     Grown {
         /// All below is decided.
         end: Position,
+    },
+    /// A session, which nobody has had before.
+    SessionOpened {
+        /// The number of the question.
+        nonce: u64,
+        /// The session.
+        session: SessionId,
+    },
+    /// The append's session is over: it is not taken, and may have been before.
+    SessionOver {
+        /// The append.
+        id: AppendId,
     },
 }
 

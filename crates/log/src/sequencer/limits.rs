@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::sessions::SessionBounds;
+use crate::unit::{IDS_MAX, SESSIONS_MAX};
+
 /// The bounds and times of a sequencer.
 #[derive(Clone, Debug)]
 pub struct SequencerLimits {
@@ -17,7 +20,9 @@ pub struct SequencerLimits {
     pub waits_max: usize,
     /// A check or a trim is given up after this time.
     pub asked_wait: Duration,
-    /// Most appends and most clients that are remembered.
+    /// Most sessions that are known; the lowest ends for another. No more than units keep, so that units follow.
+    pub sessions_max: usize,
+    /// Most appends that are known; the sessions of the lowest end for another.
     pub ids_max: usize,
     /// Most tags that are remembered.
     pub tags_max: usize,
@@ -35,6 +40,15 @@ pub struct SequencerLimits {
     pub prefix_every: Duration,
 }
 
+impl SequencerLimits {
+    pub(super) fn session_bounds(&self) -> SessionBounds {
+        SessionBounds {
+            sessions: self.sessions_max,
+            ids: self.ids_max,
+        }
+    }
+}
+
 impl Default for SequencerLimits {
     fn default() -> SequencerLimits {
         SequencerLimits {
@@ -44,7 +58,8 @@ impl Default for SequencerLimits {
             asked_max: 1024,
             waits_max: 1024,
             asked_wait: Duration::from_secs(1),
-            ids_max: 1 << 20,
+            sessions_max: SESSIONS_MAX,
+            ids_max: IDS_MAX,
             tags_max: 1 << 20,
             unwritten_pages_max: 4,
             resend: Duration::from_millis(10),

@@ -58,6 +58,15 @@ impl Sequencer {
         }
     }
 
+    /// The number of appends that are known, for a test.
+    #[cfg(test)]
+    pub(crate) fn peek_known(&self) -> usize {
+        match &self.phase {
+            Phase::Active(active) => active.sessions.ids().len(),
+            _ => 0,
+        }
+    }
+
     /// The last positions of a tag, for a test at rest.
     #[cfg(test)]
     pub(crate) fn peek_stream(&self, tag: u64) -> Vec<Position> {

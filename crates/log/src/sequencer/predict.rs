@@ -83,6 +83,10 @@ impl Sequencer {
             let Some(seq) = turn.and_then(|unit| active.queues.pop(unit)) else {
                 return;
             };
+            // Of a session that is over by now nothing is bound any more.
+            if active.sessions.is_over(seq.id.session) {
+                continue;
+            }
             // Its condition may have failed while it waited: its unit asks again, and is answered.
             if active.refused(&seq).is_some() && !planted(LogMutant::ConditionNotAtTurn) {
                 continue;

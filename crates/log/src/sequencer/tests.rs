@@ -1,8 +1,10 @@
 //! A sequencer by itself: a term's way to its opening, the wait queues, and what is sent again.
 
+mod sessions;
+
 use std::time::Duration;
 
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 
 use super::*;
 use crate::message::SealedItem;
@@ -36,6 +38,15 @@ fn committed(mode: AppendMode) -> LogRecord {
         cursors: Default::default(),
         retention: Default::default(),
     }
+}
+
+/// An append of a session of an earlier term.
+fn id(seq: u32) -> AppendId {
+    let session = SessionId {
+        term: Term(0),
+        count: 3,
+    };
+    AppendId { session, seq }
 }
 
 struct TestSequencer {
@@ -83,6 +94,7 @@ impl TestSequencer {
             claimed,
             trim: 0,
             pages: 0,
+            floor: SessionId::default(),
         };
         self.unit(unit, sealed);
     }
@@ -110,17 +122,13 @@ impl TestSequencer {
     }
 
     fn seq(&mut self, seq: u32, unit: GroupId) -> SequencerAnswer {
-        let id = AppendId {
-            client: ClientId(3),
-            incarnation: 0,
-            seq,
-        };
+        let id = id(seq);
         let op = SequencerOp::Seq {
             id,
             count: 1,
             tags: Vec::new(),
             unit,
-            low: Low::default(),
+            low: 0,
             lost: None,
             condition: None,
         };
@@ -227,11 +235,7 @@ fn a_binding_is_sent_again_until_it_is_decided() {
     let again = test.seq(1, UNITS[2]);
     assert!(matches!(again, SequencerAnswer::Bound { unit, .. } if unit == UNITS[1]));
     assert_eq!(test.bound(), [(2, 0, true)]);
-    let id = AppendId {
-        client: ClientId(3),
-        incarnation: 0,
-        seq: 1,
-    };
+    let id = id(1);
     test.unit(
         UNITS[1],
         UnitAnswer::Decided(Decision {
@@ -261,11 +265,7 @@ fn junk_is_compared_by_position() -> bool {
         unit: UNITS[0],
         position: 0,
         count: 1,
-        id: Some(AppendId {
-            client: ClientId(3),
-            incarnation: 0,
-            seq: 1,
-        }),
+        id: Some(id(1)),
         data: false,
         bytes: 0,
     });

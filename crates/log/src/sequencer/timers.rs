@@ -107,9 +107,16 @@ impl Sequencer {
         if position == active.prefix_sent || !due {
             return;
         }
+        // The floor goes along: it alone is no reason for an entry at every unit.
+        let floor = active.sessions.floor();
         (active.prefix_sent, active.last_prefix) = (position, now);
         for unit in units {
-            self.send(unit, UnitOp::Prefix { term, position }, out);
+            let op = UnitOp::Prefix {
+                term,
+                position,
+                floor,
+            };
+            self.send(unit, op, out);
         }
     }
 

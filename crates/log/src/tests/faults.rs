@@ -18,6 +18,9 @@ impl Knobs {
                 parked_max: 16,
                 retry: 600_000,
                 append_deadline: 60_000_000,
+                session_age: 60_000_000,
+                sessions_max: 16,
+                ids_max: 1024,
                 end: Time::from_millis(900),
                 ..Knobs::default()
             };
@@ -47,6 +50,9 @@ impl Knobs {
             conditions: seed >= CONDITIONAL_SEEDS,
             retention: seed >= RETAINED_SEEDS,
             append_deadline: rng.pick(&[60_000_000, 60_000_000, 25_000]),
+            session_age: rng.pick(&[2_000, 10_000, 40_000, 60_000_000]),
+            sessions_max: rng.pick(&[3, 5, 8, 64]),
+            ids_max: rng.pick(&[6, 24, 256]),
             end: Time::from_millis(40 + rng.below(160)),
         }
     }

@@ -100,12 +100,8 @@ impl World {
         let log = self.record().view.log;
         let holds = self.units.iter().any(|unit| {
             unit.durable.share(log).is_some_and(|share| {
-                share.ids.get(&id) == Some(&(position, count))
-                    || share
-                        .lows
-                        .get(&id.client)
-                        .is_some_and(|low| id.mark() < *low)
-                    || position < share.trim
+                let known = share.sessions.get(&id) == Some(&(position, count));
+                known || share.sessions.is_abandoned(&id) || position < share.trim
             })
         });
         let latency_us = self.now.since(begun.at).as_micros() as u64;

@@ -43,6 +43,8 @@ impl World {
             resend_token: us(if self.knobs.calm { 200_000 } else { 3_000 }),
             call_again: us(1_500),
             record_every: us(15_000),
+            sessions_max: self.knobs.sessions_max,
+            ids_max: self.knobs.ids_max,
             ..SequencerLimits::default()
         }
     }

@@ -89,6 +89,11 @@ pub(super) struct Knobs {
     pub conditions: bool,
     /// Only some of the last records are kept, and readers have cursors.
     pub retention: bool,
+    /// Clients begin another session after so many microseconds.
+    pub session_age: u64,
+    /// Bounds of sessions and of appends that are known.
+    pub sessions_max: usize,
+    pub ids_max: usize,
     pub end: Time,
 }
 
@@ -273,7 +278,12 @@ impl World {
             after += self.rng.below(more);
         }
         if self.rng.chance(self.knobs.twice) {
-            let later = after + self.rng.below(20_000);
+            let later = after
+                + match self.rng.chance(125) {
+                    // Later than many a session.
+                    true => self.rng.below(120_000),
+                    false => self.rng.below(20_000),
+                };
             let letter = letter.clone();
             self.after(later, Due::Letter { from, to, letter });
         }

@@ -108,6 +108,7 @@ impl Unit {
             SequencerAnswer::ConditionFailed { id, tail } => {
                 (id, UnitAnswer::ConditionFailed { id, tail })
             }
+            SequencerAnswer::SessionOver { id } => (id, UnitAnswer::SessionOver { id }),
             _ => return,
         };
         if let Some(parked) = self.unpark(log, &id) {

@@ -33,7 +33,9 @@ impl LogFigures {
             SequencerOp::Check { .. } | SequencerOp::Wait { .. } => &self.tails_total,
             SequencerOp::Trim { .. } => &self.trims_total,
             SequencerOp::Decided(_) => &self.reports_total,
-            SequencerOp::ReadRecord => return,
+            SequencerOp::ReadRecord
+            | SequencerOp::OpenSession { .. }
+            | SequencerOp::EndSession { .. } => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

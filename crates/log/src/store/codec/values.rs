@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 
 use super::{CodeError, CodeReader, CodeWriter, Coded, coded};
 use crate::entry::Entry;
 use crate::retention::{LogRetention, WhenFull};
 use crate::types::{
-    AppendId, AppendMode, DataPlace, Leadership, LogId, LogOptions, LogRecord, LogView, Low,
-    PageEntry, PageRun, Projection, ProjectionSegment, SequencerId, TagLink, Term,
+    AppendId, AppendMode, DataPlace, Leadership, LogId, LogOptions, LogRecord, LogView, PageEntry,
+    PageRun, Projection, ProjectionSegment, SequencerId, SessionId, TagLink, Term,
 };
 
 macro_rules! coded_newtype {
@@ -25,7 +25,7 @@ macro_rules! coded_newtype {
     )*};
 }
 
-coded_newtype!(ClientId, GroupId, Incarnation, NodeId, LogId, Term);
+coded_newtype!(GroupId, Incarnation, NodeId, LogId, Term);
 
 impl Coded for Arc<Projection> {
     fn put(&self, out: &mut CodeWriter) {
@@ -38,8 +38,8 @@ impl Coded for Arc<Projection> {
     }
 }
 
-coded!(struct AppendId, AppendId { client, incarnation, seq });
-coded!(struct Low, Low { incarnation, seq });
+coded!(struct SessionId, SessionId { term, count });
+coded!(struct AppendId, AppendId { session, seq });
 coded!(struct SequencerId, SequencerId { node, incarnation });
 coded!(enum AppendMode, AppendMode, "way of appends" {
     0 => Bind,
@@ -82,4 +82,5 @@ coded!(enum Entry, Entry, "entry of a unit" {
     14 => Delete { name },
     15 => Cursor { name, cursor, position },
     16 => Retention { name, retention },
+    17 => Floor { log, session },
 });
