@@ -170,7 +170,7 @@ impl Sequencer {
         }
         let surplus = active.kept.surplus(now, retention);
         surplus.is_some_and(|position| {
-            position > active.trim && self.record.may_trim_to(position) <= active.trim
+            position > active.trim && self.record.may_trim_to(position) < position
         })
     }
 }
