@@ -15,7 +15,6 @@ mod map;
 mod replay;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use staves_log::{
     LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRefusal, RecordReply,
@@ -27,6 +26,7 @@ use staves_wire::service::PoolRef;
 use tokio::sync::mpsc;
 
 use self::actor::Actor;
+use self::calls::record_of;
 use crate::client::{Client, senseless};
 use crate::error::ClientError;
 use crate::route::pool_of;
@@ -205,28 +205,6 @@ fn find_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
     pool_of(map, ServiceId::LOG, &PoolRef::Name(name.to_owned()))
 }
 
-/// The record of a home's reply, or the reason why there is none.
-fn record_of(name: &str, reply: RecordReply) -> Result<LogRecord, ClientError> {
-    match reply {
-        RecordReply::Record(record) | RecordReply::Deleted(record) => Ok(*record),
-        RecordReply::Refused(RecordRefusal::NotFound) => Err(no_log(name)),
-        RecordReply::Refused(RecordRefusal::Exists) => {
-            let text = format!("there is a log '{name}' already: choose another name");
-            Err(ClientError::of(ErrorCode::Refused, text))
-        }
-        RecordReply::Refused(refusal) => {
-            let text = format!("log '{name}': {refusal}");
-            Err(ClientError::of(ErrorCode::Refused, text))
-        }
-        RecordReply::Names(_) => Err(senseless("a log's record", "names")),
-    }
-}
-
-fn no_log(name: &str) -> ClientError {
-    let text = format!("there is no log '{name}': 'staves log list' shows those that there are");
-    ClientError::of(ErrorCode::NotFound, text)
-}
-
 fn stat(map: &ClusterMap, pool: PoolId, record: &LogRecord) -> LogStat {
     let view: &LogView = &record.view;
     let lives = |id: &staves_log::SequencerId| map.is_up(id.node, id.incarnation);
@@ -246,9 +224,4 @@ fn stat(map: &ClusterMap, pool: PoolId, record: &LogRecord) -> LogStat {
         cursors: record.cursors.clone(),
         retention: record.retention,
     }
-}
-
-/// The end of a request that a machine makes: it is made again, so that it need not be long.
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(2)
 }

@@ -14,7 +14,8 @@ use staves_wire::log::LogAsk;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{appoint, calls, soon};
+use super::calls::soon;
+use super::{appoint, calls};
 use crate::client::{Client, senseless};
 use crate::error::ClientError;
 

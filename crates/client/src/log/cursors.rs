@@ -8,7 +8,8 @@ use staves_model::PoolId;
 use staves_wire::Message;
 use staves_wire::log::LogAsk;
 
-use super::{LogStat, calls, record_of, soon, stat};
+use super::calls::{self, record_of, soon};
+use super::{LogStat, stat};
 use crate::client::Client;
 use crate::error::ClientError;
 

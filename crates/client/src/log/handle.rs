@@ -3,12 +3,13 @@
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
+use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
 use staves_log::{AppendCondition, AppendMode, Position, ReadOp, ReadResult, Records, SlotAnswer};
 use staves_wire::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 use super::actor::{AppendAsk, AppendOutcome, Ask};
-use super::{LOG_BATCH_BYTES_MAX, calls};
+use super::calls;
 use crate::client::senseless;
 use crate::error::ClientError;
 
