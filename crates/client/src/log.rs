@@ -17,8 +17,8 @@ mod replay;
 use std::sync::Arc;
 
 use staves_log::{
-    LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRefusal, RecordReply,
-    RecordRequest, UnitOp, UnitRequest, is_name,
+    LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRequest, UnitOp, UnitRequest,
+    is_name,
 };
 use staves_model::{ClusterMap, Pool, PoolId, ServiceId};
 use staves_wire::ErrorCode;
@@ -27,7 +27,7 @@ use tokio::sync::mpsc;
 
 use self::actor::Actor;
 use self::calls::record_of;
-use crate::client::{Client, senseless};
+use crate::client::Client;
 use crate::error::ClientError;
 use crate::route::pool_of;
 
