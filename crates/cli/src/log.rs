@@ -2,8 +2,12 @@
 
 mod append;
 mod command;
+mod conditional;
+mod cursor;
+mod keep;
 mod place;
 mod read;
+mod stream;
 
 use anyhow::Context;
 use serde_json::json;
@@ -19,7 +23,6 @@ use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, properties};
 
 pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Result<()> {
-    let client = &session.client;
     match command {
         LogCommand::Create {
             name,
@@ -27,51 +30,34 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             mode,
             sequencer_node,
             sequencer_zone,
+            keep,
         } => {
             let at = place::home(
                 session,
                 sequencer_node.as_deref(),
                 sequencer_zone.as_deref(),
             )?;
-            create(session, (pool.as_deref(), name), *mode, at, out)
+            create(session, (pool.as_deref(), name), (*mode, at), keep, out)
         }
+        LogCommand::Set { name, pool, keep } => {
+            let stat = session.wait(session.client.log_stat(pool.as_deref(), name))?;
+            set(session, pool.as_deref(), &stat, keep, (out, "changed"))
+        }
+        LogCommand::Cursor(command) => cursor::run(session, command, out),
         LogCommand::Move { name, pool, to } => {
             moved(session, (pool.as_deref(), name), Some(to), out)
         }
         LogCommand::Seal { name, pool } => moved(session, (pool.as_deref(), name), None, out),
-        LogCommand::Append { name, pool } => {
-            let log = open(session, pool.as_deref(), name)?;
-            append::append(session, &log, out)
-        }
-        LogCommand::Read {
-            name,
-            pool,
-            from,
-            count,
-            follow,
-        } => {
-            let pool = pool.as_deref();
-            let stat = session.wait(client.log_stat(pool, name))?;
-            let log = open(session, pool, name)?;
-            let wanted = read::Wanted {
-                from: from.unwrap_or(stat.trim),
-                count: *count,
-                follow: *follow,
-            };
-            read::read(session, &log, &stat, &wanted, out)
-        }
-        LogCommand::Tail { name, pool } => {
-            let log = open(session, pool.as_deref(), name)?;
-            let tail = session.wait(log.tail())?;
-            let answer = json!({ "log": name, "tail": tail });
-            output::answer(out, &answer, |_| tail.to_string())
-        }
         LogCommand::List { pool } => list(session, pool.as_deref(), out),
         LogCommand::Show { name, pool } => show(session, pool.as_deref(), name, out),
         LogCommand::Trim { name, pool, to } => trim(session, (pool.as_deref(), name), *to, out),
         LogCommand::Delete { name, pool, yes } => {
             delete(session, (pool.as_deref(), name), *yes, out)
         }
+        LogCommand::Append { .. }
+        | LogCommand::Read { .. }
+        | LogCommand::Tail { .. }
+        | LogCommand::Punch { .. } => run_on_records(session, command, out),
     }
 }
 
@@ -79,8 +65,8 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
 fn create(
     session: &Cluster,
     (pool, name): (Option<&str>, &str),
-    mode: command::ModeName,
-    at: Option<NodeId>,
+    (mode, at): (command::ModeName, Option<NodeId>),
+    keep: &keep::KeepOptions,
     out: Format,
 ) -> anyhow::Result<()> {
     let client = &session.client;
@@ -90,6 +76,9 @@ fn create(
         stat = moved.with_context(|| {
             format!("log '{name}' was created, and its sequencer did not go to node {at}")
         })?;
+    }
+    if !keep.is_empty() {
+        return set(session, pool, &stat, keep, (out, "created"));
     }
     changed(out, &stat, "created")
 }
@@ -181,6 +170,72 @@ fn show(session: &Cluster, pool: Option<&str>, name: &str, out: Format) -> anyho
     output::answer(out, &answer, |_| described(&stat, tail))
 }
 
+/// The commands that open the log.
+fn run_on_records(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Result<()> {
+    let client = &session.client;
+    match command {
+        LogCommand::Append {
+            name,
+            pool,
+            tag,
+            if_tail,
+            if_tag,
+        } => {
+            let log = open(session, pool.as_deref(), name)?;
+            match if_tail {
+                Some(tail) => conditional::append(session, &log, (*tail, *if_tag), tag, out),
+                None => append::append(session, &log, tag, out),
+            }
+        }
+        LogCommand::Read {
+            name,
+            pool,
+            from,
+            count,
+            follow,
+            tag,
+        } => {
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            let log = open(session, pool.as_deref(), name)?;
+            let wanted = read::Wanted {
+                from: from.unwrap_or(stat.trim),
+                count: *count,
+                follow: *follow,
+            };
+            match tag {
+                Some(tag) => stream::read(session, &log, &stat, *tag, &wanted, out),
+                None => read::read(session, &log, &stat, &wanted, out),
+            }
+        }
+        LogCommand::Tail { name, pool } => {
+            let log = open(session, pool.as_deref(), name)?;
+            let tail = session.wait(log.tail())?;
+            let answer = json!({ "log": name, "tail": tail });
+            output::answer(out, &answer, |_| tail.to_string())
+        }
+        LogCommand::Punch { name, pool, at } => {
+            let log = open(session, pool.as_deref(), name)?;
+            session.wait(log.punch(*at))?;
+            let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
+            changed(out, &stat, &format!("record {at} given up"))
+        }
+        of_the_log => run(session, of_the_log, out),
+    }
+}
+
+/// Changes how much of a log is kept.
+fn set(
+    session: &Cluster,
+    pool: Option<&str>,
+    stat: &LogStat,
+    keep: &keep::KeepOptions,
+    (out, what): (Format, &str),
+) -> anyhow::Result<()> {
+    let rules = keep.changed(stat.retention);
+    let set = session.client.set_log_retention(pool, &stat.name, rules);
+    changed(out, &session.wait(set)?, what)
+}
+
 fn open(session: &Cluster, pool: Option<&str>, name: &str) -> anyhow::Result<LogHandle> {
     session.wait(session.client.open_log(pool, name))
 }
@@ -201,6 +256,8 @@ fn as_json(stat: &LogStat) -> serde_json::Value {
         "sequencer": stat.sequencer,
         "units": stat.units,
         "trim": stat.trim,
+        "keep": keep::as_json(stat),
+        "cursors": stat.cursors,
     })
 }
 
@@ -240,5 +297,7 @@ fn described(stat: &LogStat, tail: String) -> String {
         ("units", stat.units.to_string()),
         ("trimmed below", stat.trim.to_string()),
         ("tail", tail),
+        ("kept", keep::kept(stat)),
+        ("cursors", stat.cursors.len().to_string()),
     ])
 }

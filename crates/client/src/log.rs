@@ -7,31 +7,37 @@
 mod actor;
 mod appoint;
 pub mod calls;
+mod cursors;
 mod hand_over;
-mod list;
+mod handle;
+pub mod list;
+mod map;
+mod replay;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use bytes::{Bytes, BytesMut};
 use staves_log::{
-    Appended, LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, ReadOp, ReadResult,
-    RecordRefusal, RecordReply, RecordRequest, Records, SlotAnswer, UnitOp, UnitRequest, is_name,
+    LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRequest, UnitOp, UnitRequest,
+    is_name,
 };
 use staves_model::{ClusterMap, Pool, PoolId, ServiceId};
 use staves_wire::ErrorCode;
 use staves_wire::service::PoolRef;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use self::actor::{Actor, Ask};
-use crate::client::{Client, senseless};
+use self::actor::Actor;
+use self::calls::record_of;
+use crate::client::Client;
 use crate::error::ClientError;
 use crate::route::pool_of;
 
-pub use self::list::PoolLogs;
-pub use staves_log::AppendMode;
+pub use self::cursors::CursorChange;
+pub use self::handle::{ConditionalAppend, LogHandle, LogSlot};
+pub use self::map::{LogMap, MapTransaction};
+pub use self::replay::LogReplay;
 /// Most bytes of the records of one append.
 pub use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
+pub use staves_log::{AppendCondition, AppendMode, LogCursors, LogRetention, WhenFull};
 
 /// Most requests to a log that wait for its task.
 const ASKS_MAX: usize = 1024;
@@ -55,27 +61,10 @@ pub struct LogStat {
     pub units: usize,
     /// Positions below are trimmed.
     pub trim: Position,
-}
-
-/// The content of a position.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LogSlot {
-    /// A record.
-    Record(Bytes),
-    /// Nothing, for ever: an append that did not come in time.
-    Junk,
-    /// It was trimmed.
-    Trimmed,
-    /// It was not given out yet.
-    PastTail,
-}
-
-/// A log in use by one client. Clones are the same client of it.
-#[derive(Clone)]
-pub struct LogHandle {
-    name: String,
-    mode: AppendMode,
-    asks: mpsc::Sender<Ask>,
+    /// The cursors of readers.
+    pub cursors: LogCursors,
+    /// The records that are kept.
+    pub retention: LogRetention,
 }
 
 impl Client {
@@ -137,11 +126,7 @@ impl Client {
         let patience = self.patience().mul_f32(SHARE);
         let actor = Actor::new(self.clone(), pool, record, patience);
         tokio::spawn(actor.run(taken));
-        Ok(LogHandle {
-            name: name.to_owned(),
-            mode,
-            asks,
-        })
+        Ok(LogHandle::new(name, mode, asks))
     }
 
     async fn find_log(
@@ -199,96 +184,6 @@ impl Client {
     }
 }
 
-impl LogHandle {
-    /// The log's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Most records of one append.
-    pub fn batch_records_max(&self) -> usize {
-        match self.mode {
-            AppendMode::Bind => staves_log::BATCH_RECORDS_MAX as usize,
-            AppendMode::Predict | AppendMode::Corfu => 1,
-        }
-    }
-
-    /// Appends records, all of them at positions in a row or none. They are on all copies once this returns the first position. After an error
-    /// whose [`ClientError::is_uncertain`] holds, they may be in the log.
-    pub async fn append(&self, records: &[Bytes]) -> Result<Position, ClientError> {
-        let bytes: usize = records.iter().map(Bytes::len).sum();
-        if bytes > LOG_BATCH_BYTES_MAX {
-            let text = format!(
-                "an append of {bytes} bytes: one has {LOG_BATCH_BYTES_MAX} at most; make records smaller, or append fewer at a time"
-            );
-            return Err(ClientError::of(ErrorCode::TooLarge, text));
-        }
-        let lens = records.iter().map(|record| record.len() as u32).collect();
-        let bytes = match records {
-            [one] => one.clone(),
-            many => many.iter().fold(BytesMut::new(), joined).freeze(),
-        };
-        let records = Records { lens, bytes };
-        let appended = self.ask(|done| Ask::Append(records, done)).await?;
-        let Appended { position, .. } = appended;
-        Ok(position)
-    }
-
-    /// The content of a position.
-    pub async fn read(&self, position: Position) -> Result<LogSlot, ClientError> {
-        match self.op(ReadOp::Read(position)).await? {
-            ReadResult::Slot(_, SlotAnswer::Data { data, .. }) => Ok(LogSlot::Record(data)),
-            ReadResult::Slot(_, SlotAnswer::Trimmed) => Ok(LogSlot::Trimmed),
-            ReadResult::Slot(_, SlotAnswer::Lost) => Err(calls::lost(&self.name, position)),
-            ReadResult::Slot(..) => Ok(LogSlot::Junk),
-            ReadResult::PastTail(_) => Ok(LogSlot::PastTail),
-            other => Err(senseless("a read", &format!("{other:?}"))),
-        }
-    }
-
-    /// The first position that was not given out: above all that was acknowledged before this was called.
-    pub async fn tail(&self) -> Result<Position, ClientError> {
-        match self.op(ReadOp::Tail(None)).await? {
-            ReadResult::Tail { tail, .. } => Ok(tail),
-            other => Err(senseless("a question for the tail", &format!("{other:?}"))),
-        }
-    }
-
-    /// Gives up all positions below one.
-    pub async fn trim(&self, position: Position) -> Result<(), ClientError> {
-        match self.op(ReadOp::Trim(position)).await? {
-            ReadResult::Trimmed => Ok(()),
-            ReadResult::TrimPastDecided => {
-                let text = format!(
-                    "log '{}' cannot be trimmed up to {position}: that is past its tail, or not everything below is decided; 'staves log tail {}' says where it ends",
-                    self.name, self.name
-                );
-                Err(ClientError::of(ErrorCode::Refused, text))
-            }
-            other => Err(senseless("a trim", &format!("{other:?}"))),
-        }
-    }
-
-    async fn op(&self, op: ReadOp) -> Result<ReadResult, ClientError> {
-        self.ask(|done| Ask::Read(op, done)).await
-    }
-
-    async fn ask<T>(
-        &self,
-        of: impl FnOnce(oneshot::Sender<Result<T, ClientError>>) -> Ask,
-    ) -> Result<T, ClientError> {
-        let (done, answer) = oneshot::channel();
-        let ended = || ClientError::of(ErrorCode::Internal, "the log's task ended early");
-        self.asks.send(of(done)).await.map_err(|_| ended())?;
-        answer.await.map_err(|_| ended())?
-    }
-}
-
-fn joined(mut all: BytesMut, record: &Bytes) -> BytesMut {
-    all.extend_from_slice(record);
-    all
-}
-
 fn check_name(name: &str) -> Result<(), ClientError> {
     if is_name(name) {
         return Ok(());
@@ -310,28 +205,6 @@ fn find_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
     pool_of(map, ServiceId::LOG, &PoolRef::Name(name.to_owned()))
 }
 
-/// The record of a home's reply, or the reason why there is none.
-fn record_of(name: &str, reply: RecordReply) -> Result<LogRecord, ClientError> {
-    match reply {
-        RecordReply::Record(record) | RecordReply::Deleted(record) => Ok(*record),
-        RecordReply::Refused(RecordRefusal::NotFound) => Err(no_log(name)),
-        RecordReply::Refused(RecordRefusal::Exists) => {
-            let text = format!("there is a log '{name}' already: choose another name");
-            Err(ClientError::of(ErrorCode::Refused, text))
-        }
-        RecordReply::Refused(refusal) => {
-            let text = format!("log '{name}': {refusal}");
-            Err(ClientError::of(ErrorCode::Refused, text))
-        }
-        RecordReply::Names(_) => Err(senseless("a log's record", "names")),
-    }
-}
-
-fn no_log(name: &str) -> ClientError {
-    let text = format!("there is no log '{name}': 'staves log list' shows those that there are");
-    ClientError::of(ErrorCode::NotFound, text)
-}
-
 fn stat(map: &ClusterMap, pool: PoolId, record: &LogRecord) -> LogStat {
     let view: &LogView = &record.view;
     let lives = |id: &staves_log::SequencerId| map.is_up(id.node, id.incarnation);
@@ -348,10 +221,7 @@ fn stat(map: &ClusterMap, pool: PoolId, record: &LogRecord) -> LogStat {
         sequencer: node.and_then(name),
         units: view.projection.last().len(),
         trim: view.trim,
+        cursors: record.cursors.clone(),
+        retention: record.retention,
     }
-}
-
-/// The end of a request that a machine makes: it is made again, so that it need not be long.
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(2)
 }

@@ -7,6 +7,7 @@ mod read_ops;
 mod reader;
 mod scan;
 mod sending;
+mod session;
 mod stream;
 
 pub use appender::*;

@@ -1,8 +1,9 @@
 //! The durable entries of a unit: its state is their replay and nothing else.
 
+use crate::retention::LogRetention;
 use crate::types::{
-    AppendId, DataPlace, LogId, LogOptions, Low, PageRun, Position, SequencerId, TagLink, Term,
-    UnitId,
+    AppendId, DataPlace, LogId, LogOptions, Low, PageRun, Position, SequencerId, SessionId,
+    TagLink, Term, UnitId,
 };
 
 /// One durable update of a unit. It takes effect whole or not at all.
@@ -32,7 +33,7 @@ pub enum UnitEntry {
         position: Position,
         /// The append.
         id: AppendId,
-        /// The client's mark: ids below it are dropped.
+        /// The session's mark: ids below it are dropped.
         low: Low,
         /// The tags.
         links: Vec<TagLink>,
@@ -78,6 +79,13 @@ pub enum UnitEntry {
         /// The first position that need not be.
         position: Position,
     },
+    /// The sessions up to this one are over.
+    Floor {
+        /// The log.
+        log: LogId,
+        /// The highest that is over.
+        session: SessionId,
+    },
     /// The log was deleted: the unit's share of it goes.
     Forget {
         /// The log.
@@ -118,6 +126,22 @@ pub enum UnitEntry {
         name: String,
         /// The first position that stays.
         position: Position,
+    },
+    /// A cursor is set, or goes.
+    Cursor {
+        /// The log's name.
+        name: String,
+        /// The cursor's name.
+        cursor: String,
+        /// Its position; none if it goes.
+        position: Option<Position>,
+    },
+    /// Other records are kept.
+    Retention {
+        /// The name.
+        name: String,
+        /// The records that are kept.
+        retention: LogRetention,
     },
     /// The record goes. Its number is never given out again.
     Delete {

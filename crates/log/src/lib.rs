@@ -19,9 +19,9 @@
 //! has effect. [`SequencerSeat`] makes at most one machine for each term of a node's life.
 //!
 //! **Invariants.** Only [`UnitState::apply`] changes durable state. A reply leaves once the entry that it rests on is durable. Everything that
-//! a stranger can grow is bounded; but ids and marks of clients that never come back stay, up to [`SequencerLimits::ids_max`].
+//! a stranger can grow is bounded; of ids, by sessions ([`SessionId`]) that end when there are too many.
 //!
-//! **Layout.** `types`, `message` and `entry` first; then `unit` (and its `share` and `slots`), `sequencer`, `client`. `codec` is the wire.
+//! **Layout.** `types`, `message` and `entry` first; then `unit` (and its `share`, `sessions` and `slots`), `sequencer`, `client`. `codec` is the wire.
 //!
 //! **Not here.** Copies of a unit (`staves-group`), threads, sockets and clocks, and the choice of a new sequencer (`staves-node`).
 
@@ -30,8 +30,10 @@ mod codec;
 mod entry;
 mod message;
 mod mutant;
+mod retention;
 mod sequencer;
 pub mod service;
+mod sessions;
 mod share;
 mod slots;
 mod state;
@@ -43,6 +45,7 @@ pub use client::*;
 pub use codec::BucketRequest;
 pub use entry::*;
 pub use message::*;
+pub use retention::*;
 pub use sequencer::*;
 pub use share::{LOG_SHARE_BYTES, LogShare};
 pub use slots::SLOT_BYTES;

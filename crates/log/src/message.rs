@@ -3,6 +3,18 @@
 //! Every request has one reply: a request that a later one replaces is answered as [`UnitAnswer::Superseded`]. `D` is the data of a record: bytes
 //! on the wire ([`Records`]), places at a unit's machine.
 
+/// A value of an enum as the same variant of the enum with another parameter, and arms for those variants that have it.
+macro_rules! retyped {
+    ($value:expr, $type:ident {
+        $($variant:ident $({ $($field:ident),* })?,)*
+    } $($arms:tt)*) => {
+        match $value {
+            $($type::$variant $({ $($field),* })? => $type::$variant $({ $($field),* })?,)*
+            $($arms)*
+        }
+    };
+}
+
 mod record;
 mod sequencer;
 mod unit;

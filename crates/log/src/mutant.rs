@@ -34,8 +34,16 @@ pub(crate) enum LogMutant {
     IdsTrimmed,
     /// Clients' marks are ignored.
     NoLow,
-    /// A client's next life has the number of the one before.
-    SameIncarnation,
+    /// Sequencers number sessions without their term.
+    SessionReused,
+    /// A session is dropped, and the floor stays.
+    FloorNotRaised,
+    /// A seal lowers a unit's floor.
+    FloorLostAtSeal,
+    /// The floor is not rebuilt.
+    FloorNotRebuilt,
+    /// A session that is over is taken for a new one.
+    DroppedAccepted,
     /// Any junk makes an id loose.
     PositionNotCompared,
     /// A retry that names another unit is bound anew.
@@ -90,6 +98,28 @@ pub(crate) enum LogMutant {
     ForeignUnit,
     /// A copy answers past the prefix that its head has sent.
     CopyPastPrefix,
+    /// A condition is judged before it is known that the append is in the log.
+    ConditionBeforeId,
+    /// A condition fails by what is only bound.
+    ConditionByBound,
+    /// A condition holds though an undecided position may break it.
+    ConditionSkipsOpen,
+    /// A condition holds though what breaks it was trimmed.
+    ConditionIgnoresTrim,
+    /// A unit's own request for a position has no condition.
+    ConditionNotParked,
+    /// A condition is not judged again when the append's turn comes (predict).
+    ConditionNotAtTurn,
+    /// The tails of tags are not rebuilt.
+    TailsNotRebuilt,
+    /// One who waits is answered once a position is given out, decided or not.
+    WaitByNext,
+    /// A cursor is moved from wherever it is.
+    CursorNotCompared,
+    /// A background trim passes the oldest cursor.
+    RetentionPastCursor,
+    /// Records that are not decided count as kept.
+    RetentionCountsOpen,
 }
 
 pub(crate) use planted::*;

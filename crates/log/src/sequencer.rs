@@ -6,12 +6,16 @@
 
 mod active;
 mod assign;
+mod condition;
+mod growth;
 mod limits;
 mod map;
 mod positions;
 mod predict;
 mod rebuild;
+mod retention;
 mod seat;
+mod session;
 mod timers;
 
 use std::time::Duration;
@@ -209,19 +213,8 @@ impl Sequencer {
             self.decided(now, decision, out);
             return self.reply(to, SequencerAnswer::Noted, out);
         }
-        match &self.phase {
-            Phase::Active(_) => {}
-            Phase::Deposed(term) => {
-                let answer = SequencerAnswer::NotSequencer { term: *term };
-                return self.reply(to, answer, out);
-            }
-            Phase::Sealing(_) | Phase::Opening(..) => {
-                let id = match op {
-                    SequencerOp::Seq { id, .. } => Some(id),
-                    _ => None,
-                };
-                return self.reply(to, SequencerAnswer::Busy { id }, out);
-            }
+        if let Some(answer) = self.inactive(&op) {
+            return self.reply(to, answer, out);
         }
         match op {
             SequencerOp::Seq {
@@ -231,6 +224,7 @@ impl Sequencer {
                 unit,
                 low,
                 lost,
+                condition,
             } => {
                 let seq = assign::SeqRequest {
                     id,
@@ -239,6 +233,7 @@ impl Sequencer {
                     unit,
                     low,
                     lost,
+                    condition,
                 };
                 let answer = self.seq(now, seq, out);
                 self.reply(to, answer, out);
@@ -246,7 +241,33 @@ impl Sequencer {
             SequencerOp::Where { position } => self.tell_where(to, position, out),
             SequencerOp::Check { tag } => self.check_tail(now, to, tag, out),
             SequencerOp::Trim { position } => self.trim(now, to, position, out),
+            SequencerOp::Wait {
+                position,
+                tag,
+                wait_ms,
+            } => self.wait(now, to, (position, tag), wait_ms, out),
+            SequencerOp::ReadRecord => {
+                self.view_record(now, out);
+                self.reply(to, SequencerAnswer::Noted, out);
+            }
+            SequencerOp::OpenSession { nonce } => self.open_session(to, nonce, out),
+            SequencerOp::EndSession { session } => self.end_session(to, session, out),
             SequencerOp::Decided(_) => {}
+        }
+    }
+
+    /// The answer of a term that is not open.
+    fn inactive(&self, op: &SequencerOp) -> Option<SequencerAnswer> {
+        match &self.phase {
+            Phase::Active(_) => None,
+            Phase::Deposed(term) => Some(SequencerAnswer::NotSequencer { term: *term }),
+            Phase::Sealing(_) | Phase::Opening(..) => {
+                let id = match op {
+                    SequencerOp::Seq { id, .. } => Some(*id),
+                    _ => None,
+                };
+                Some(SequencerAnswer::Busy { id })
+            }
         }
     }
 
@@ -279,11 +300,15 @@ impl Sequencer {
     fn look_for_log(&mut self, now: Time, out: &mut SequencerEffects) {
         let is_active = matches!(self.phase, Phase::Active(_));
         if is_active && now.since(self.viewed) >= VIEWED_AGAIN {
-            self.viewed = now;
-            out.home.push(RecordRequest::View {
-                name: self.record.name.clone(),
-            });
+            self.view_record(now, out);
         }
+    }
+
+    fn view_record(&mut self, now: Time, out: &mut SequencerEffects) {
+        self.viewed = now;
+        out.home.push(RecordRequest::View {
+            name: self.record.name.clone(),
+        });
     }
 
     fn decided(&mut self, now: Time, decision: Decision, out: &mut SequencerEffects) {
@@ -293,6 +318,7 @@ impl Sequencer {
         self.settle(now, decision);
         self.write_page(now, out);
         self.answer_checks(out);
+        self.answer_waits(out);
         self.drain_queues(now, out);
     }
 
@@ -320,6 +346,8 @@ impl Sequencer {
         if matches!(self.phase, Phase::Opening(..)) {
             self.activate(now, record, out);
         } else {
+            self.record.cursors = record.cursors;
+            self.record.retention = record.retention;
             self.trim_recorded(record.view.trim, out);
         }
     }
@@ -333,7 +361,8 @@ impl Sequencer {
         if let Phase::Active(active) = phase {
             let checks = active.checks.values().map(|check| check.to);
             let trims = active.trims.iter().map(|trim| trim.to);
-            for to in checks.chain(trims) {
+            let waits = active.waits.values().map(|wait| wait.to);
+            for to in checks.chain(trims).chain(waits) {
                 self.reply(to, SequencerAnswer::NotSequencer { term }, out);
             }
         }

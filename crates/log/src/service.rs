@@ -43,7 +43,7 @@ use self::run::StagedAppend;
 use crate::codec::BucketRequest;
 use crate::message::UnitOp;
 use crate::state::UnitState;
-use crate::store::{DATA_BYTES_MAX, PageDamage, UnitPages};
+use crate::store::{CheckpointParts, DATA_BYTES_MAX, PageDamage, UnitPages};
 use crate::types::UnitId;
 use crate::unit::{Unit, UnitLimits};
 
@@ -87,6 +87,8 @@ pub struct LogUnit {
     held: HeldData,
     /// Appends whose data is being staged, by the token of their request.
     staging: BTreeMap<u64, StagedAppend>,
+    /// A checkpoint that is being made.
+    parts: Option<CheckpointParts>,
     /// Requests that wait, by token.
     waiting: BTreeMap<u64, OpHeader>,
     /// The machine's entries that may not be synced, by the delta that has them.
@@ -98,6 +100,9 @@ pub struct LogUnit {
     /// Requests to sequencers that wait for a delta.
     asks_later: VecDeque<(u64, crate::unit::UnitAsk)>,
     stats: UnitStats,
+    /// The most extents that members have reserved, where a test has the rest used by others.
+    #[cfg(test)]
+    reserved_max: std::cell::Cell<u32>,
 }
 
 /// Counters since the bucket was made.
@@ -142,6 +147,7 @@ impl LogUnit {
             damage: None,
             held: HeldData::default(),
             staging: BTreeMap::new(),
+            parts: None,
             waiting: BTreeMap::new(),
             unsynced: VecDeque::new(),
             floor: None,
@@ -149,6 +155,8 @@ impl LogUnit {
             asks: asks.clone(),
             asks_later: VecDeque::new(),
             stats: UnitStats::default(),
+            #[cfg(test)]
+            reserved_max: std::cell::Cell::new(u32::MAX),
         };
         (Bucket::new(unit, limits, member), asks)
     }
@@ -178,6 +186,8 @@ impl LogUnit {
     fn forget_soft(&mut self) {
         self.held = HeldData::after(self.pages.ledger.last_data());
         self.staging.clear();
+        self.parts = None;
+        self.pages.log.give_up_staged();
         self.unsynced.clear();
         self.asks_later.clear();
         self.floor = None;

@@ -1,12 +1,11 @@
-//! One log's durable share of a unit: the term, slots, ids, clients' marks and map pages.
+//! One log's durable share of a unit: the term, slots, sessions and map pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use staves_model::ClientId;
-
 use crate::entry::Entry;
 use crate::mutant::{LogMutant, planted};
+use crate::sessions::SessionTable;
 use crate::slots::{DataSlot, Slots};
 use crate::types::{
     AppendId, BACK_POINTERS, DataPlace, LogOptions, Low, PageRun, Position, TagLink, Term,
@@ -26,10 +25,8 @@ pub struct LogShare {
     pub(crate) start: Option<Position>,
     /// The content of positions.
     pub(crate) slots: Slots,
-    /// Durable appends that their clients may still ask for: first position and records.
-    pub(crate) ids: BTreeMap<AppendId, (Position, u32)>,
-    /// Clients' marks.
-    pub(crate) lows: BTreeMap<ClientId, Low>,
+    /// Durable appends that their clients may still ask for, by session: first position and records.
+    pub(crate) sessions: SessionTable<(Position, u32)>,
     /// The highest position that was ever claimed, and one more. Never lowered.
     pub(crate) claimed: Position,
     /// Positions below are trimmed.
@@ -63,10 +60,12 @@ impl LogShare {
         self.slots.places()
     }
 
-    /// True if the append is below its client's mark.
-    pub(crate) fn is_abandoned(&self, id: &AppendId) -> bool {
-        let below = self.lows.get(&id.client).is_some_and(|l| id.mark() < *l);
-        below && !planted(LogMutant::NoLow)
+    /// Bytes of its checkpoint, about, and no fewer.
+    pub(crate) fn checkpoint_bytes(&self) -> usize {
+        let (lows, ids) = (self.sessions.lows().len(), self.sessions.ids().len());
+        let tag = 12 + 8 * BACK_POINTERS;
+        let table = 256 + lows * 16 + ids * 28;
+        table + self.tags.len() * tag + self.slots.without_data_len() * 13 + self.pages.len() * 8
     }
 
     /// Replays an entry of this log. Places that nothing names any more are added to `freed`.
@@ -76,6 +75,9 @@ impl LogShare {
                 self.term = *term;
                 self.options = *options;
                 self.start = None;
+                if planted(LogMutant::FloorLostAtSeal) {
+                    self.sessions.forget_floor();
+                }
             }
             Entry::Start { start, .. } => self.start = Some(*start),
             Entry::Commit {
@@ -103,6 +105,7 @@ impl LogShare {
                 }
             }
             Entry::Prefix { position, .. } => self.prefix = self.prefix.max(*position),
+            Entry::Floor { session, .. } => self.sessions.raise_floor(*session),
             _ => {}
         }
     }
@@ -141,23 +144,14 @@ impl LogShare {
             keep_last(positions);
         }
         self.claim(end);
-        self.ids.insert(id, (position, count));
-        self.raise_low(id.client, low);
-    }
-
-    fn raise_low(&mut self, client: ClientId, low: Low) {
-        let mark = self.lows.entry(client).or_default();
-        *mark = (*mark).max(low);
-        if planted(LogMutant::NoLow) {
-            return;
-        }
-        drop_below(&mut self.ids, client, *mark);
+        self.sessions.insert(id, (position, count));
+        self.sessions.raise(id.session, low);
     }
 
     fn trim_to(&mut self, position: Position, freed: &mut Vec<DataPlace>) {
         self.trim = self.trim.max(position);
         if planted(LogMutant::IdsTrimmed) {
-            self.ids.retain(|_, (at, _)| *at >= position);
+            self.sessions.retain_ids(|(at, _)| *at >= position);
         }
         self.slots.trim(position, freed);
         for positions in self.tags.values_mut() {
@@ -181,26 +175,12 @@ pub(crate) fn keep_last(positions: &mut Vec<Position>) {
     positions.drain(..over);
 }
 
-/// Drops a client's ids below its mark.
-pub(crate) fn drop_below<V>(ids: &mut BTreeMap<AppendId, V>, client: ClientId, mark: Low) {
-    let id = |low: Low| AppendId {
-        client,
-        incarnation: low.incarnation,
-        seq: low.seq,
-    };
-    let below = ids.range(id(Low::default())..id(mark));
-    let below: Vec<AppendId> = below.map(|(id, _)| *id).collect();
-    for id in below {
-        ids.remove(&id);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_small_log_costs_a_named_number_of_bytes() {
-        assert_eq!(LOG_SHARE_BYTES, 184);
+        assert_eq!(LOG_SHARE_BYTES, 208);
     }
 }

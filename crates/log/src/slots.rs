@@ -65,30 +65,46 @@ impl Slot {
 
 /// The content of positions. A run of junk is one item.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Slots(BTreeMap<Position, Slot>);
+pub(crate) struct Slots {
+    all: BTreeMap<Position, Slot>,
+    /// Those of them without data.
+    without: usize,
+}
 
 impl Slots {
+    fn put(&mut self, position: Position, slot: Slot) -> Option<Slot> {
+        self.without += usize::from(Slots::place(&slot).is_none());
+        let was = self.all.insert(position, slot);
+        self.without -= usize::from(was.as_ref().is_some_and(|was| Slots::place(was).is_none()));
+        was
+    }
+
+    /// The number of runs of junk and tombs.
+    pub fn without_data_len(&self) -> usize {
+        self.without
+    }
+
     /// The content of a position; none if it is undecided here, or trimmed.
     pub fn get(&self, position: Position) -> Option<&Slot> {
-        let (first, slot) = self.0.range(..=position).next_back()?;
+        let (first, slot) = self.all.range(..=position).next_back()?;
         (position - first < slot.count()).then_some(slot)
     }
 
     /// True if any of the positions holds something.
     pub fn any(&self, position: Position, count: u32) -> bool {
         let end = position + u64::from(count);
-        self.get(position).is_some() || self.0.range(position..end).next().is_some()
+        self.get(position).is_some() || self.all.range(position..end).next().is_some()
     }
 
     /// The position past the last content.
     pub fn end(&self) -> Position {
-        let last = self.0.last_key_value();
+        let last = self.all.last_key_value();
         last.map_or(0, |(first, slot)| first + slot.count())
     }
 
     /// Puts a record at a position. Returns the place of the record that was there: none, but in tests.
     pub fn data(&mut self, position: Position, data: DataSlot) -> Option<DataPlace> {
-        match self.0.insert(position, Slot::Data(data)) {
+        match self.put(position, Slot::Data(data)) {
             Some(Slot::Data(was)) => Some(was.place),
             _ => None,
         }
@@ -97,39 +113,43 @@ impl Slots {
     /// Makes positions junk, as far as they hold nothing.
     pub fn junk(&mut self, position: Position, count: u32) {
         if !self.any(position, count) {
-            self.0.insert(position, Slot::Junk(count));
+            self.put(position, Slot::Junk(count));
             return;
         }
         for at in position..position + u64::from(count) {
             if self.get(at).is_none() {
-                self.0.insert(at, Slot::Junk(1));
+                self.put(at, Slot::Junk(1));
             }
         }
     }
 
     /// Replaces a record by a tomb, and returns its place.
     pub fn punch(&mut self, position: Position) -> Option<DataPlace> {
-        let slot = self.0.get_mut(&position)?;
+        let slot = self.all.get_mut(&position)?;
         let Slot::Data(data) = slot else {
             return None;
         };
         let place = data.place;
         *slot = Slot::Tomb;
+        self.without += 1;
         if planted(LogMutant::PunchForgets) {
-            self.0.remove(&position);
+            self.all.remove(&position);
+            self.without -= 1;
         }
         Some(place)
     }
 
     /// Drops everything below a position.
     pub fn trim(&mut self, position: Position, freed: &mut Vec<DataPlace>) {
-        let kept = self.0.split_off(&position);
-        let dropped = std::mem::replace(&mut self.0, kept);
+        let kept = self.all.split_off(&position);
+        let dropped = std::mem::replace(&mut self.all, kept);
+        let lacks = |slot: &&Slot| Slots::place(slot).is_none();
+        self.without -= dropped.values().filter(lacks).count();
         if let Some((first, slot)) = dropped.last_key_value() {
             let end = first + slot.count();
             if end > position {
                 let left = (end - position) as u32;
-                self.0.insert(position, Slot::Junk(left));
+                self.put(position, Slot::Junk(left));
             }
         }
         freed.extend(dropped.values().filter_map(Slots::place));
@@ -144,7 +164,7 @@ impl Slots {
 
     /// The runs of junk, each with its number of positions, and the tombs, with none.
     pub fn without_data(&self) -> impl Iterator<Item = (Position, Option<u32>)> + '_ {
-        self.0.iter().filter_map(|(first, slot)| match slot {
+        self.all.iter().filter_map(|(first, slot)| match slot {
             Slot::Data(_) => None,
             Slot::Junk(count) => Some((*first, Some(*count))),
             Slot::Tomb => Some((*first, None)),
@@ -153,12 +173,12 @@ impl Slots {
 
     /// Puts one of them back.
     pub fn put_without_data(&mut self, position: Position, junk: Option<u32>) {
-        self.0.insert(position, junk.map_or(Slot::Tomb, Slot::Junk));
+        self.put(position, junk.map_or(Slot::Tomb, Slot::Junk));
     }
 
     /// The places of all records.
     pub fn places(&self) -> impl Iterator<Item = DataPlace> + '_ {
-        self.0.values().filter_map(Slots::place)
+        self.all.values().filter_map(Slots::place)
     }
 
     /// The number of records.
@@ -168,13 +188,13 @@ impl Slots {
 
     /// Claimed positions from `from` on, as runs of neighbours: first and number.
     pub fn claims(&self, from: Position) -> impl Iterator<Item = (Position, u32)> + '_ {
-        let before = self.0.range(..from).next_back();
+        let before = self.all.range(..from).next_back();
         let partly = before.and_then(|(first, slot)| {
             let left = (first + slot.count()).checked_sub(from)?;
             (left > 0).then_some((from, left as u32))
         });
         let rest = self
-            .0
+            .all
             .range(from..)
             .map(|(first, slot)| (*first, slot.count() as u32));
         Neighbours {
@@ -207,13 +227,11 @@ impl<I: Iterator<Item = (Position, u32)>> Iterator for Neighbours<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use staves_model::ClientId;
 
     fn record(at: u64) -> DataSlot {
         let id = AppendId {
-            client: ClientId(1),
-            incarnation: 0,
             seq: at as u32,
+            ..AppendId::default()
         };
         DataSlot {
             id,
@@ -228,7 +246,7 @@ mod tests {
     fn a_run_of_junk_is_one_item_and_fills_only_what_is_free() {
         let mut slots = Slots::default();
         slots.junk(10, 5);
-        assert_eq!(slots.0.len(), 1);
+        assert_eq!(slots.all.len(), 1);
         assert_eq!(slots.get(9), None);
         assert_eq!(slots.get(14), Some(&Slot::Junk(5)));
         assert_eq!(slots.get(15), None);
@@ -253,5 +271,6 @@ mod tests {
         slots.data(10, record(10));
         assert!(slots.punch(10).is_some());
         assert_eq!(slots.get(10), Some(&Slot::Tomb));
+        assert_eq!(slots.without_data_len(), slots.without_data().count());
     }
 }

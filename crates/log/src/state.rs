@@ -1,6 +1,6 @@
 //! The durable state of a unit: its shares of logs, and the records of the logs whose home it is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use staves_model::GroupId;
@@ -12,6 +12,9 @@ use crate::share::LogShare;
 use crate::slots::Slot;
 use crate::types::{DataPlace, Leadership, LogId, LogRecord, LogView, Position, Term, UnitId};
 
+/// Most logs that were forgotten and are known.
+pub(crate) const FORGOTTEN_MAX: usize = 4096;
+
 /// The durable state of a unit. [`UnitState::apply`] alone changes it, so that a copy and a restart get the same by replaying entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnitState {
@@ -20,6 +23,8 @@ pub struct UnitState {
     records: BTreeMap<String, LogRecord>,
     /// The logs that were ever created here.
     created: u64,
+    /// The logs that were forgotten last, in this order: a seal that comes late finds them here.
+    forgotten: VecDeque<LogId>,
 }
 
 impl UnitState {
@@ -30,6 +35,7 @@ impl UnitState {
             shares: BTreeMap::new(),
             records: BTreeMap::new(),
             created: 0,
+            forgotten: VecDeque::new(),
         }
     }
 
@@ -84,7 +90,8 @@ impl UnitState {
             | Entry::Trim { log, .. }
             | Entry::Punch { log, .. }
             | Entry::Page { log, .. }
-            | Entry::Prefix { log, .. } => {
+            | Entry::Prefix { log, .. }
+            | Entry::Floor { log, .. } => {
                 if let Some(share) = self.shares.get_mut(log) {
                     share.apply(entry, freed);
                 }
@@ -93,13 +100,29 @@ impl UnitState {
                 if let Some(share) = self.shares.remove(log) {
                     freed.extend(share.places());
                 }
+                self.note_forgotten(*log);
             }
             Entry::Create { .. }
             | Entry::Lead { .. }
             | Entry::Open { .. }
             | Entry::RecordTrim { .. }
+            | Entry::Cursor { .. }
+            | Entry::Retention { .. }
             | Entry::Delete { .. } => self.apply_record(entry),
         }
+    }
+
+    /// A log was forgotten, and is one of the last ones.
+    pub(crate) fn note_forgotten(&mut self, log: LogId) {
+        self.forgotten.retain(|other| *other != log);
+        self.forgotten.push_back(log);
+        let over = self.forgotten.len().saturating_sub(FORGOTTEN_MAX);
+        self.forgotten.drain(..over);
+    }
+
+    /// True if a log was forgotten here, as far as is known.
+    pub(crate) fn was_forgotten(&self, log: LogId) -> bool {
+        self.forgotten.contains(&log)
     }
 
     fn apply_record(&mut self, entry: &Entry) {
@@ -118,6 +141,8 @@ impl UnitState {
                     name: name.clone(),
                     view,
                     lead: None,
+                    cursors: Default::default(),
+                    retention: Default::default(),
                 };
                 self.records.insert(name.clone(), record);
                 self.created += 1;
@@ -127,7 +152,9 @@ impl UnitState {
             }
             Entry::Lead { name, .. }
             | Entry::Open { name, .. }
-            | Entry::RecordTrim { name, .. } => {
+            | Entry::RecordTrim { name, .. }
+            | Entry::Cursor { name, .. }
+            | Entry::Retention { name, .. } => {
                 if let Some(record) = self.records.get_mut(name) {
                     change(record, entry);
                 }
@@ -164,6 +191,17 @@ fn change(record: &mut LogRecord, entry: &Entry) {
             }
             view.projection = Arc::new(view.projection.grown(view.start, &lead.added));
         }
+        Entry::Cursor {
+            cursor, position, ..
+        } => match position {
+            Some(position) => {
+                record.cursors.insert(cursor.clone(), *position);
+            }
+            None => {
+                record.cursors.remove(cursor);
+            }
+        },
+        Entry::Retention { retention, .. } => record.retention = *retention,
         Entry::RecordTrim { position, .. } => view.trim = view.trim.max(*position),
         _ => {}
     }

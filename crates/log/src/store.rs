@@ -8,8 +8,9 @@
 //! **Layout.** The bucket is a row of *segments*, one extent (256 KiB) each. The first one has the table:
 //!
 //! ```text
-//! segment 0     0  "staveslg", version u32, 0 u32
-//!            4096  a byte for each segment: 0 free, 1 entries, 2 data
+//! segment 0     0  "staveslg", version u32 (2), 0 u32
+//!            4096  a byte for each segment: 0 free, 1 entries, 2 data, 3 spare
+//! spare         eight bytes 255, by which its extent exists: it becomes one of entries or of data when there is no other room
 //! entries       frames, one behind the other (`frame`), up to zeroes
 //! data          bytes that frames name
 //! ```
@@ -31,6 +32,8 @@ mod edit;
 mod entry_log;
 mod frame;
 mod ledger;
+mod marks;
+mod parts;
 mod segments;
 mod stored;
 mod unit_pages;
@@ -42,10 +45,12 @@ use staves_store::EXTENT_BYTES;
 
 pub use append::{AppendedEntry, NewData};
 pub use clean::Need;
+pub(crate) use codec::{CodeError, CodeReader, CodeWriter, Coded};
 pub use edit::PageEdit;
 pub use entry_log::{EntryLog, NotedEntry};
 pub use frame::{DataPiece, HEAD_BYTES_MAX};
 pub(crate) use ledger::{OFFSET_BITS, data_of};
+pub(crate) use parts::{CheckpointParts, PART_BYTES};
 pub(crate) use stored::StoredEntry;
 pub use unit_pages::UnitPages;
 

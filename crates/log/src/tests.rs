@@ -2,10 +2,12 @@
 //! a network that loses, doubles and delays. Each step is checked against the invariants of the log.
 
 mod clients;
+mod conditions;
 mod faults;
 mod hunts;
 mod judge;
 mod nodes;
+mod retention;
 mod rng;
 mod runs;
 mod units;

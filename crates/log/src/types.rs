@@ -4,7 +4,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use crate::retention::{LogCursors, LogRetention};
+use staves_model::{GroupId, Incarnation, NodeId};
+
+pub use session::{AppendId, Low, SESSION_WINDOW, SessionId};
+
+mod session;
 
 /// Most bytes of a log's name.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -79,42 +84,6 @@ impl fmt::Debug for Term {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "t{}", self.0)
     }
-}
-
-/// One append, a record or a batch, through all its retries.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AppendId {
-    /// The client.
-    pub client: ClientId,
-    /// Its life: higher at every start.
-    pub incarnation: u32,
-    /// The number of the append within that life.
-    pub seq: u32,
-}
-
-impl AppendId {
-    /// The mark that lies just at this append.
-    pub fn mark(self) -> Low {
-        Low {
-            incarnation: self.incarnation,
-            seq: self.seq,
-        }
-    }
-}
-
-impl fmt::Debug for AppendId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}.{}", self.client, self.incarnation, self.seq)
-    }
-}
-
-/// The mark of a client below which it awaits nothing.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Debug)]
-pub struct Low {
-    /// The client's life.
-    pub incarnation: u32,
-    /// The lowest append of it that it awaits.
-    pub seq: u32,
 }
 
 /// One life of a sequencer.
@@ -281,6 +250,10 @@ pub struct LogRecord {
     pub view: LogView,
     /// A newer term, if one is committed. Abandoned unopened, it changes nothing.
     pub lead: Option<Leadership>,
+    /// The cursors of readers.
+    pub cursors: LogCursors,
+    /// The records that are kept.
+    pub retention: LogRetention,
 }
 
 impl LogRecord {
@@ -321,9 +294,9 @@ pub struct Binding {
 }
 
 impl Binding {
-    /// The position past the last.
+    /// The position past the last; the highest there is, where it would be past that.
     pub fn end(&self) -> Position {
-        self.position + u64::from(self.count)
+        self.position.saturating_add(u64::from(self.count))
     }
 }
 

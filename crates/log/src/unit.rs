@@ -18,8 +18,10 @@ use staves_model::Time;
 
 use crate::entry::Entry;
 use crate::message::{
-    RecordReply, SequencerOp, SequencerRequest, UnitAnswer, UnitOp, UnitReply, UnitRequest,
+    AppendCondition, RecordReply, SequencerOp, SequencerRequest, UnitAnswer, UnitOp, UnitReply,
+    UnitRequest,
 };
+use crate::sessions::SessionBounds;
 use crate::state::UnitState;
 use crate::types::{
     AppendId, Binding, DataPlace, LogId, Low, Position, RECORD_BYTES_MAX, SequencerId,
@@ -28,6 +30,11 @@ use crate::types::{
 /// Data of more bytes is sent without a request to the sequencer, for it arrives later than that: the unit asks, once it has the data
 /// (rule 15).
 pub const LARGE_APPEND_BYTES: u64 = 32 << 10;
+
+/// Most sessions of one log that a unit or a sequencer knows.
+pub const SESSIONS_MAX: usize = 16_384;
+/// Most appends of one log that a unit or a sequencer knows.
+pub const IDS_MAX: usize = 1 << 17;
 
 /// The bounds of a unit.
 #[derive(Clone, Debug)]
@@ -42,6 +49,10 @@ pub struct UnitLimits {
     pub parked_bytes_max: u64,
     /// Most bindings of one log that wait for data.
     pub pending_max: usize,
+    /// Most sessions of one log that are known; the lowest ends for another.
+    pub sessions_max: usize,
+    /// Most appends of one log that are known; the sessions of the lowest end for another.
+    pub ids_max: usize,
     /// Data without a position is dropped after this time.
     pub park_expiry: Duration,
     /// The unit asks the sequencer for a position of data that has none after this time.
@@ -56,8 +67,19 @@ impl Default for UnitLimits {
             parked_max: 4096,
             parked_bytes_max: 4 * u64::from(RECORD_BYTES_MAX),
             pending_max: 4096,
+            sessions_max: SESSIONS_MAX,
+            ids_max: IDS_MAX,
             park_expiry: Duration::from_secs(2),
             ask_after: Duration::from_millis(4),
+        }
+    }
+}
+
+impl UnitLimits {
+    pub(crate) fn session_bounds(&self) -> SessionBounds {
+        SessionBounds {
+            sessions: self.sessions_max,
+            ids: self.ids_max,
         }
     }
 }
@@ -119,6 +141,7 @@ pub struct UnitEffects {
 struct ParkedData {
     low: Low,
     tags: Vec<u64>,
+    condition: Option<AppendCondition>,
     sequencer: SequencerId,
     places: Vec<DataPlace>,
     to: ReplyTo,
@@ -198,6 +221,8 @@ pub struct Unit {
     synced: u64,
     /// The last entry of a record.
     last_record: u64,
+    /// Logs that were deleted before this unit knew them.
+    forgotten: VecDeque<LogId>,
 }
 
 impl Unit {
@@ -212,6 +237,7 @@ impl Unit {
             made: 0,
             synced: 0,
             last_record: 0,
+            forgotten: VecDeque::new(),
         }
     }
 
@@ -274,7 +300,11 @@ impl Unit {
                 self.write_page(to, log, term, page, runs, out);
             }
             UnitOp::Trim { position } => self.trim(to, log, position, out),
-            UnitOp::Prefix { term, position } => self.prefix(to, log, term, position, out),
+            UnitOp::Prefix {
+                term,
+                position,
+                floor,
+            } => self.prefix(to, log, term, (position, floor), out),
             UnitOp::Forget => self.forget(to, log, out),
         }
     }

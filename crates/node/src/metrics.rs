@@ -1,108 +1,17 @@
 //! Metrics: every name, type, unit and meaning in one list, [`all`]. The page that is served and the
 //! reference are both made from it. Names are stable; what is asked for is counted then.
 
+mod kinds;
 mod logs;
 mod page;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use staves_net::PeerStats;
+use self::kinds::{Scrape, Value};
+use crate::volumes::VolumeOpFigures;
 
-use crate::disk::DiskFacts;
-use crate::door::state::DoorState;
-use crate::host::figures::Figures;
-use crate::log::ServedLog;
-use crate::running::Running;
-use crate::status::PoolFacts;
-use crate::volumes::{ServedVolume, VolumeOp, VolumeOpFigures};
-
+pub use self::kinds::{Metric, MetricKind};
 pub(crate) use self::page::text;
-
-/// One metric of a node.
-pub struct Metric {
-    /// Its name on the page.
-    pub name: &'static str,
-    /// Prometheus's type.
-    pub kind: MetricKind,
-    /// The unit of its value.
-    pub unit: &'static str,
-    /// Its meaning, in a sentence.
-    pub help: &'static str,
-    value: Value,
-}
-
-/// Prometheus's types, as far as they are used.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MetricKind {
-    /// Only grows, from the node's start.
-    Counter,
-    /// Goes up and down.
-    Gauge,
-    /// Durations in buckets, each of which counts those below it too.
-    Histogram,
-}
-
-impl MetricKind {
-    /// The word on the page.
-    pub fn word(self) -> &'static str {
-        match self {
-            MetricKind::Counter => "counter",
-            MetricKind::Gauge => "gauge",
-            MetricKind::Histogram => "histogram",
-        }
-    }
-}
-
-impl Metric {
-    /// The labels by which it is split, each with its values (`NAME` for those of a cluster's pools, datasets, volumes or logs); none
-    /// where it is one number.
-    pub fn labels(&self) -> Vec<(&'static str, Vec<&'static str>)> {
-        match self.value {
-            Value::One(_) => Vec::new(),
-            Value::By(label, parts) => vec![(label, parts.iter().map(|(of, _)| *of).collect())],
-            Value::ByPool(_) => vec![("pool", vec!["NAME"])],
-            Value::ByDataset(_) => vec![("dataset", vec!["NAME"])],
-            Value::ByVolume(_) => vec![("volume", vec!["NAME"])],
-            Value::ByLog(_) => vec![("pool", vec!["NAME"]), ("log", vec!["NAME"])],
-            Value::ByVolumeOp(_) | Value::VolumeSeconds => {
-                let ops = VolumeOp::ALL.map(VolumeOp::word).to_vec();
-                vec![("volume", vec!["NAME"]), ("op", ops)]
-            }
-        }
-    }
-}
-
-type Count = fn(&Scrape<'_>) -> u64;
-
-enum Value {
-    One(Count),
-    By(&'static str, &'static [(&'static str, Count)]),
-    ByPool(fn(&PoolFacts) -> u64),
-    ByDataset(fn(&Running) -> Vec<(String, u64)>),
-    ByVolume(fn(&ServedVolume) -> u64),
-    ByLog(fn(&ServedLog) -> u64),
-    ByVolumeOp(fn(&VolumeOpFigures) -> u64),
-    /// The time of requests, in histograms.
-    VolumeSeconds,
-}
-
-/// A node's state at one moment.
-struct Scrape<'a> {
-    running: &'a Running,
-    door: &'a DoorState,
-    figures: Figures,
-    directory: staves_directory::Status,
-    /// The directory's leader, if one has answered recently.
-    leader: Option<u64>,
-    links: Vec<PeerStats>,
-    /// Memory that the pools with buckets take.
-    pools: Vec<PoolFacts>,
-    disk: DiskFacts,
-    volumes: Vec<Arc<ServedVolume>>,
-    /// The logs whose sequencers are here, those that were used last.
-    logs: Vec<ServedLog>,
-}
 
 /// All metrics, in the order of the page.
 pub fn all() -> impl Iterator<Item = &'static Metric> {

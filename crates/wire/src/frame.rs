@@ -62,7 +62,8 @@ pub const VERSION_MIN: u8 = 16;
 ///     64 MiB, and refuse what lies beyond those.
 /// 14. Volumes have images, snapshots and clones: operations on their bytes say which. Older versions cannot read a map that has some.
 /// 15. Logs: requests to their sequencers. A pool of logs may be on disk, which older versions refuse when they read the directory's log.
-/// 16. The sequencer of a log is moved, or given a new term, while it serves.
+/// 16. Logs: appends with conditions, waits at the tail, cursors, what is kept, and sessions, in the log service's own encoding; sequencers that
+///     are moved, or given a new term, while they serve.
 pub const VERSION_MAX: u8 = 16;
 
 /// More frames of this message follow.

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use serde::Serialize;
 use staves_client::{Client, log_calls};
 use staves_log::{
-    AppendId, LogRecord, Low, RecordReply, SequencerAnswer, SequencerId, SequencerOp,
-    SequencerReply, SequencerRequest, UnitId,
+    AppendId, LogRecord, RecordReply, SequencerAnswer, SequencerId, SequencerOp, SequencerReply,
+    SequencerRequest, SessionId, UnitId,
 };
-use staves_model::{ClientId, ClusterId, PoolId};
+use staves_model::{ClusterId, PoolId};
 use staves_net::{Connection, Handler, Identity, Options, PeerInfo, Reply, Server, Who};
 use staves_wire::group::GroupEnvelope;
 use staves_wire::log::{LogAppoint, LogAsk, LogSaid};
@@ -93,7 +93,7 @@ struct TokenClient {
     record: LogRecord,
     sequencer: SequencerId,
     unit: UnitId,
-    client: ClientId,
+    session: SessionId,
     next: u32,
     deadline: Duration,
 }
@@ -147,10 +147,11 @@ fn measure(
         record,
         sequencer,
         unit,
-        client: ClientId(rand::random::<u64>().max(1)),
+        session: SessionId::default(),
         next: 0,
         deadline: session.deadline,
     };
+    session.runtime.block_on(client.open_session())?;
     let counter = CounterThread::start()?;
     let identity = Identity::client(ClusterId::default());
     let connecting = Connection::open(&counter.address, &identity, &options);
@@ -211,25 +212,36 @@ async fn opened(
 impl TokenClient {
     /// The next request for a token.
     fn ask(&mut self) -> Message {
-        let id = AppendId {
-            client: self.client,
-            incarnation: 1,
-            seq: self.next,
-        };
-        // Nobody awaits what came before: it need not be remembered.
-        let low = Low {
-            incarnation: 1,
-            seq: self.next.saturating_sub(BURST),
-        };
+        let (session, seq) = (self.session, self.next);
         self.next += 1;
         let op = SequencerOp::Seq {
-            id,
+            id: AppendId { session, seq },
             count: 1,
             tags: Vec::new(),
             unit: self.unit,
-            low,
+            // Nobody awaits what came before: it need not be remembered.
+            low: seq.saturating_sub(BURST),
             lost: None,
+            condition: None,
         };
+        self.message(op)
+    }
+
+    /// A session for the tokens.
+    async fn open_session(&mut self) -> anyhow::Result<()> {
+        let ask = self.message(SequencerOp::OpenSession { nonce: 1 });
+        let until = Instant::now() + self.deadline;
+        let Message::LogSaid(said) = self.connection.call(&ask, until).await? else {
+            bail!("the sequencer's node gave another answer");
+        };
+        match SequencerReply::decode(said.body)?.answer {
+            SequencerAnswer::SessionOpened { session, .. } => self.session = session,
+            other => bail!("the sequencer opened no session: {other:?}"),
+        }
+        Ok(())
+    }
+
+    fn message(&self, op: SequencerOp) -> Message {
         let request = SequencerRequest {
             log: self.record.view.log,
             op,

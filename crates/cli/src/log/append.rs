@@ -1,6 +1,6 @@
 //! `staves log append`: each line of standard input is a record.
 
-use std::io::{BufRead, BufReader, Read, StdinLock, Write};
+use std::io::{BufRead, BufReader, Read, StdinLock, StdoutLock, Write};
 
 use anyhow::Context;
 use bytes::Bytes;
@@ -14,7 +14,7 @@ use staves_cli_common::options::Format;
 use staves_cli_common::output;
 
 /// Standard input as records.
-struct Lines<'a> {
+pub(super) struct Lines<'a> {
     input: BufReader<StdinLock<'a>>,
     /// The number of the last line, from 1.
     line: u64,
@@ -23,8 +23,16 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
+    pub(super) fn of_stdin() -> Self {
+        Lines {
+            input: BufReader::with_capacity(1 << 20, std::io::stdin().lock()),
+            line: 0,
+            kept: None,
+        }
+    }
+
     /// The lines that have come, up to so many, and to the bytes of one append; at least one, which is waited for. None at the end.
-    fn batch(&mut self, most: usize) -> anyhow::Result<Vec<Bytes>> {
+    pub(super) fn batch(&mut self, most: usize) -> anyhow::Result<Vec<Bytes>> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < most {
@@ -70,26 +78,32 @@ impl Lines<'_> {
     }
 }
 
-pub fn append(session: &Cluster, log: &LogHandle, out: Format) -> anyhow::Result<()> {
-    let mut lines = Lines {
-        input: BufReader::with_capacity(1 << 20, std::io::stdin().lock()),
-        line: 0,
-        kept: None,
-    };
+pub fn append(session: &Cluster, log: &LogHandle, tags: &[u64], out: Format) -> anyhow::Result<()> {
+    let mut lines = Lines::of_stdin();
     let mut stdout = std::io::stdout().lock();
     loop {
         let batch = lines.batch(log.batch_records_max())?;
         if batch.is_empty() {
             return Ok(());
         }
-        let first = session.wait(log.append(&batch))?;
-        for position in first..first + batch.len() as u64 {
-            let told = match out {
-                Format::Json => writeln!(stdout, "{}", json!({ "position": position })),
-                Format::Table => writeln!(stdout, "{position}"),
-            };
-            output::written(told)?;
-        }
-        output::written(stdout.flush())?;
+        let first = session.wait(log.append_tagged(&batch, tags))?;
+        positions(&mut stdout, first, batch.len(), out)?;
     }
+}
+
+/// Prints the positions of records.
+pub(super) fn positions(
+    stdout: &mut StdoutLock<'_>,
+    first: u64,
+    count: usize,
+    out: Format,
+) -> anyhow::Result<()> {
+    for position in first..first + count as u64 {
+        let told = match out {
+            Format::Json => writeln!(stdout, "{}", json!({ "position": position })),
+            Format::Table => writeln!(stdout, "{position}"),
+        };
+        output::written(told)?;
+    }
+    output::written(stdout.flush())
 }

@@ -3,6 +3,9 @@
 use clap::{Subcommand, ValueEnum};
 use staves_client::AppendMode;
 
+use super::cursor::CursorCommand;
+use super::keep::KeepOptions;
+
 #[derive(Subcommand, Debug)]
 pub enum LogCommand {
     /// Make a log
@@ -21,7 +24,22 @@ pub enum LogCommand {
         /// The zone of its first sequencer: a node that is up in it
         #[arg(long, value_name = "ZONE", conflicts_with = "sequencer_node")]
         sequencer_zone: Option<String>,
+        #[command(flatten)]
+        keep: KeepOptions,
     },
+    /// Change how much of a log is kept
+    Set {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        #[command(flatten)]
+        keep: KeepOptions,
+    },
+    /// Positions that readers keep in the log
+    #[command(subcommand)]
+    Cursor(CursorCommand),
     /// Append each line of standard input as a record, and print their positions once all copies have them
     Append {
         /// Its name
@@ -29,6 +47,15 @@ pub enum LogCommand {
         /// The pool; if not given, the only one of logs
         #[arg(long)]
         pool: Option<String>,
+        /// A tag of the records, a number: they can be read by it. Up to eight
+        #[arg(long, value_name = "TAG")]
+        tag: Vec<u64>,
+        /// Append all lines in one piece, and only if nothing lies at this position or above
+        #[arg(long, value_name = "POSITION")]
+        if_tail: Option<u64>,
+        /// With --if-tail: only if no record of this tag lies there
+        #[arg(long, value_name = "TAG", requires = "if_tail")]
+        if_tag: Option<u64>,
     },
     /// Print records in order, each with a line end
     Read {
@@ -46,6 +73,9 @@ pub enum LogCommand {
         /// Wait at the tail for more, until interrupted
         #[arg(long)]
         follow: bool,
+        /// Only records of this tag
+        #[arg(long, value_name = "TAG")]
+        tag: Option<u64>,
     },
     /// Print the position that the next record may have: all that was acknowledged lies below
     Tail {
@@ -98,6 +128,17 @@ pub enum LogCommand {
         /// The first position that stays
         #[arg(long, value_name = "POSITION")]
         to: u64,
+    },
+    /// Give up the record of one position
+    Punch {
+        /// Its name
+        name: String,
+        /// The pool; if not given, the only one of logs
+        #[arg(long)]
+        pool: Option<String>,
+        /// The position
+        #[arg(long, value_name = "POSITION")]
+        at: u64,
     },
     /// Delete a log with all its records
     Delete {

@@ -17,8 +17,8 @@ use staves_cli_common::output;
 
 /// Positions that are read at once.
 const AHEAD: usize = 32;
-/// The pause at the tail of one who follows.
-const FOLLOW: Duration = Duration::from_millis(50);
+/// The longest wait of one who follows, before it waits anew.
+const WAIT: Duration = Duration::from_secs(3600);
 
 /// The records that are asked for.
 pub struct Wanted {
@@ -83,17 +83,14 @@ pub fn read(
             LogSlot::PastTail => {
                 next = position;
                 reads.clear();
-                // The timer is the runtime's, and is made in it.
-                session
-                    .runtime
-                    .block_on(async { tokio::time::sleep(FOLLOW).await });
+                while !session.wait(log.wait(position, None, WAIT))? {}
             }
         }
     }
     Ok(())
 }
 
-fn trimmed(log: &LogHandle, position: u64, from: Option<u64>) -> anyhow::Error {
+pub(super) fn trimmed(log: &LogHandle, position: u64, from: Option<u64>) -> anyhow::Error {
     let remedy = match from {
         Some(from) => format!("read from {from} on"),
         None => format!("'staves log show {}' says from where to read", log.name()),
@@ -106,7 +103,7 @@ fn trimmed(log: &LogHandle, position: u64, from: Option<u64>) -> anyhow::Error {
 }
 
 /// Prints a record. False if nobody reads any more.
-fn print(
+pub(super) fn print(
     stdout: &mut StdoutLock<'_>,
     position: u64,
     record: &Bytes,

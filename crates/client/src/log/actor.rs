@@ -1,35 +1,54 @@
 //! The task of one client of one log: it drives the machines of appends and of reads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use staves_log::{
-    AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects, AppenderEvent,
-    LogReader, LogRecord, LogView, ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects,
-    ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest, UnitId, UnitOp, UnitReply,
-    UnitRequest,
+    AppendCondition, AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects,
+    AppenderEvent, LogReader, LogRecord, LogView, Position, ReadFailure, ReadLimits, ReadOp,
+    ReadResult, ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest,
+    UnitId, UnitOp, UnitReply, UnitRequest,
 };
-use staves_model::{ClientId, PoolId, Time};
+use staves_model::{PoolId, Time};
 use staves_wire::log::LogAsk;
 use staves_wire::{ErrorCode, Message};
 use tokio::sync::{mpsc, oneshot};
 
-use super::{appoint, calls, soon};
+use super::calls::soon;
+use super::{appoint, calls};
 use crate::client::{Client, senseless};
 use crate::error::ClientError;
 
 /// The clock of the machines, while anything is in flight.
 const TICK: Duration = Duration::from_millis(2);
+/// The same while all that is in flight waits for the log to grow.
+const WAIT_TICK: Duration = Duration::from_millis(25);
 /// The pause between two looks for a newer term.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The sender of the result.
 type AnswerTo<T> = oneshot::Sender<Result<T, ClientError>>;
 
+/// Records to append.
+pub(super) struct AppendAsk {
+    pub records: Records,
+    pub tags: Vec<u64>,
+    pub condition: Option<AppendCondition>,
+}
+
+/// The end of an append.
+pub(super) enum AppendOutcome {
+    Done(Appended),
+    /// It is not in the log. The tail of the condition's stream, or of the log.
+    ConditionFailed(Position),
+}
+
 /// A request of the log's user.
 pub(super) enum Ask {
-    Append(Records, AnswerTo<Appended>),
+    Append(AppendAsk, AnswerTo<AppendOutcome>),
     Read(ReadOp, AnswerTo<ReadResult>),
+    /// The end of the log's session, so that the log need not remember it.
+    Close(AnswerTo<()>),
 }
 
 /// An answer that came.
@@ -53,8 +72,10 @@ pub(super) struct Actor {
     appender: Appender,
     reader: LogReader,
     next: u64,
-    appends: BTreeMap<u64, AnswerTo<Appended>>,
+    appends: BTreeMap<u64, AnswerTo<AppendOutcome>>,
     reads: BTreeMap<u64, AnswerTo<ReadResult>>,
+    /// Those of the reads that only wait for the log to grow.
+    waits: BTreeSet<u64>,
     /// A view is being fetched.
     looking: bool,
     /// A view is wanted.
@@ -72,8 +93,6 @@ impl Actor {
         patience: Duration,
     ) -> Actor {
         let (name, view) = (record.name, record.view);
-        // An id of its own: two tasks of one client would number their appends alike.
-        let id = ClientId(rand::random::<u64>().max(1));
         let appends = AppendLimits {
             deadline: patience,
             ..AppendLimits::default()
@@ -87,11 +106,12 @@ impl Actor {
             pool,
             name,
             began: Instant::now(),
-            appender: Appender::new(id, 1, view.clone(), appends),
+            appender: Appender::new(rand::random(), view.clone(), appends),
             reader: LogReader::new(view, reads),
             next: 0,
             appends: BTreeMap::new(),
             reads: BTreeMap::new(),
+            waits: BTreeSet::new(),
             looking: false,
             wanted: true,
             look_at: Instant::now(),
@@ -104,13 +124,15 @@ impl Actor {
     pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
         loop {
             let busy = !self.appends.is_empty() || !self.reads.is_empty();
+            let rests = self.appends.is_empty() && self.reads.len() == self.waits.len();
+            let tick = if rests { WAIT_TICK } else { TICK };
             tokio::select! {
                 ask = asks.recv() => match ask {
                     Some(ask) => self.begin(ask),
-                    None => return,
+                    None => return self.close(oneshot::channel().0),
                 },
                 Some(heard) = self.heard.1.recv() => self.hear(heard),
-                () = tokio::time::sleep(TICK), if busy => self.tick(),
+                () = tokio::time::sleep(tick), if busy => self.tick(),
             }
             self.look();
         }
@@ -124,19 +146,50 @@ impl Actor {
         self.next += 1;
         let number = self.next;
         match ask {
-            Ask::Append(records, done) => {
+            Ask::Append(append, done) => {
                 self.appends.insert(number, done);
-                let tags = Vec::new();
                 self.step(AppenderEvent::Append {
                     op: number,
-                    records,
-                    tags,
+                    records: append.records,
+                    tags: append.tags,
+                    condition: append.condition,
                 });
             }
+            Ask::Close(done) => self.close(done),
             Ask::Read(op, done) => {
                 self.reads.insert(number, done);
+                if let ReadOp::Wait { .. } = op {
+                    self.waits.insert(number);
+                }
                 self.step_reader(ReaderEvent::Begin(number, op));
             }
+        }
+    }
+
+    /// Ends the client's session. What finds no sequencer is forgotten by itself, when there are too many.
+    fn close(&mut self, done: AnswerTo<()>) {
+        let mut out = AppenderEffects::default();
+        self.appender.end_session(&mut out);
+        let client = self.client.clone();
+        let asks: Vec<_> = out
+            .sequencers
+            .into_iter()
+            .map(|(to, request)| self.log_ask(to, &request))
+            .collect();
+        tokio::spawn(async move {
+            for ask in asks {
+                let _unheard = client.ask(ask.node, Message::LogAsk(ask), soon()).await;
+            }
+            let _gone = done.send(Ok(()));
+        });
+    }
+
+    fn log_ask(&self, to: SequencerId, request: &SequencerRequest) -> LogAsk {
+        LogAsk {
+            pool: self.pool,
+            node: to.node,
+            incarnation: to.incarnation,
+            body: calls::encoded(|out| request.encode(out)),
         }
     }
 
@@ -191,6 +244,7 @@ impl Actor {
         for (_, done) in std::mem::take(&mut self.appends) {
             let _gone = done.send(Err(error.clone()));
         }
+        self.waits.clear();
         for (_, done) in std::mem::take(&mut self.reads) {
             let _gone = done.send(Err(error.clone()));
         }
@@ -212,7 +266,13 @@ impl Actor {
             self.ask_sequencer(None, sequencer, request);
         }
         for (op, result) in out.done {
-            let result = result.map_err(|error| self.append_error(error));
+            let result = match result {
+                Ok(appended) => Ok(AppendOutcome::Done(appended)),
+                Err(AppendError::ConditionFailed { tail }) => {
+                    Ok(AppendOutcome::ConditionFailed(tail))
+                }
+                Err(error) => Err(self.append_error(error)),
+            };
             if let Some(done) = self.appends.remove(&op) {
                 let _gone = done.send(result);
             }
@@ -231,6 +291,7 @@ impl Actor {
         }
         for (op, result) in out.done {
             let result = result.map_err(|error| self.read_error(error));
+            self.waits.remove(&op);
             if let Some(done) = self.reads.remove(&op) {
                 let _gone = done.send(result);
             }
@@ -254,12 +315,7 @@ impl Actor {
 
     fn ask_sequencer(&self, read: Option<u64>, to: SequencerId, request: SequencerRequest) {
         let (client, heard) = (self.client.clone(), self.heard.0.clone());
-        let ask = LogAsk {
-            pool: self.pool,
-            node: to.node,
-            incarnation: to.incarnation,
-            body: calls::encoded(|out| request.encode(out)),
-        };
+        let ask = self.log_ask(to, &request);
         tokio::spawn(async move {
             let said = match client.ask(to.node, Message::LogAsk(ask), soon()).await {
                 Ok(Message::LogSaid(said)) => SequencerReply::decode(said.body)
@@ -298,11 +354,12 @@ impl Actor {
     fn append_error(&self, error: AppendError) -> ClientError {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
-            AppendError::Timeout => ErrorCode::Deadline,
             AppendError::NoRoom => ErrorCode::OutOfMemory,
-            AppendError::Exhausted | AppendError::Invalid | AppendError::Refused => {
-                ErrorCode::Refused
-            }
+            AppendError::Timeout | AppendError::Full | AppendError::Expired => ErrorCode::Deadline,
+            AppendError::Exhausted
+            | AppendError::Invalid
+            | AppendError::ConditionFailed { .. }
+            | AppendError::Refused => ErrorCode::Refused,
         };
         let because = match error {
             AppendError::Timeout => self.because(),

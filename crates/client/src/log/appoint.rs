@@ -7,7 +7,7 @@ use staves_model::{MemberSlot, NodeId, PoolId};
 use staves_wire::Message;
 use staves_wire::log::LogAppoint;
 
-use super::{calls, record_of, soon};
+use super::calls::{self, record_of, soon};
 use crate::client::{Client, senseless};
 use crate::error::ClientError;
 

@@ -1,11 +1,12 @@
 //! Requests to units and homes of logs, through any router: those of a client, and those of a node's sequencers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use staves_log::service::UnitCall;
 use staves_log::{
-    BucketRequest, RecordReply, RecordRequest, SequencerReply, UnitId, UnitReply, UnitRequest,
+    BucketRequest, LogRecord, RecordRefusal, RecordReply, RecordRequest, SequencerReply, UnitId,
+    UnitReply, UnitRequest,
 };
 use staves_model::{ClusterMap, GroupId, MemberSlot, PoolId, ServiceId, hash_slot};
 use staves_wire::ErrorCode;
@@ -120,4 +121,31 @@ pub(super) fn lost(name: &str, position: u64) -> ClientError {
         "position {position} of log '{name}' is lost: its unit has no copy of it that can be read ('staves status' says more)"
     );
     ClientError::of(ErrorCode::Lost, text)
+}
+
+/// The record of a home's reply, or the reason why there is none.
+pub(super) fn record_of(name: &str, reply: RecordReply) -> Result<LogRecord, ClientError> {
+    match reply {
+        RecordReply::Record(record) | RecordReply::Deleted(record) => Ok(*record),
+        RecordReply::Refused(RecordRefusal::NotFound) => Err(no_log(name)),
+        RecordReply::Refused(RecordRefusal::Exists) => {
+            let text = format!("there is a log '{name}' already: choose another name");
+            Err(ClientError::of(ErrorCode::Refused, text))
+        }
+        RecordReply::Refused(refusal) => {
+            let text = format!("log '{name}': {refusal}");
+            Err(ClientError::of(ErrorCode::Refused, text))
+        }
+        RecordReply::Names(_) => Err(crate::client::senseless("a log's record", "names")),
+    }
+}
+
+fn no_log(name: &str) -> ClientError {
+    let text = format!("there is no log '{name}': 'staves log list' shows those that there are");
+    ClientError::of(ErrorCode::NotFound, text)
+}
+
+/// The end of a request that a machine makes: it is made again, so that it need not be long.
+pub(super) fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(2)
 }

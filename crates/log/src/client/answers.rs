@@ -20,7 +20,11 @@ impl Appender {
             } => self.acknowledged(now, id, position, count, out),
             UnitAnswer::Lost { id, position } => self.token_lost(now, id, position, out),
             UnitAnswer::Elsewhere { id, unit, .. } => self.follow_unit(now, id, unit, out),
-            UnitAnswer::Abandoned { id } => self.refused(id, out),
+            UnitAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
+            UnitAnswer::SessionOver { id } => self.session_over(now, id, out),
+            UnitAnswer::ConditionFailed { id, tail } => {
+                self.refused(id, AppendError::ConditionFailed { tail }, out);
+            }
             UnitAnswer::Stale { term } => self.stale(term, out),
             UnitAnswer::NotSealed { term } => {
                 // The unit is behind, or none of the term that this client should know.
@@ -44,7 +48,15 @@ impl Appender {
                 position,
                 count,
             } => self.acknowledged(now, id, position, count, out),
-            SequencerAnswer::Abandoned { id } => self.refused(id, out),
+            SequencerAnswer::Full { id } => self.note_full(id),
+            SequencerAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
+            SequencerAnswer::SessionOver { id } => self.session_over(now, id, out),
+            SequencerAnswer::SessionOpened { nonce, session } => {
+                self.session_opened(now, nonce, session, out);
+            }
+            SequencerAnswer::ConditionFailed { id, tail } => {
+                self.refused(id, AppendError::ConditionFailed { tail }, out);
+            }
             SequencerAnswer::NotOfTerm { term, .. } | SequencerAnswer::NotSequencer { term } => {
                 out.view_wanted |= term != self.view.term;
             }
@@ -96,9 +108,15 @@ impl Appender {
         }
     }
 
-    fn refused(&mut self, id: AppendId, out: &mut AppenderEffects) {
+    fn note_full(&mut self, id: AppendId) {
+        if let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) {
+            append.full = true;
+        }
+    }
+
+    fn refused(&mut self, id: AppendId, error: AppendError, out: &mut AppenderEffects) {
         if let Some(seq) = self.own(id) {
-            self.finish(seq, Err(AppendError::Refused), out);
+            self.finish(seq, Err(error), out);
         }
     }
 

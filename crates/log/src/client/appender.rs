@@ -1,21 +1,22 @@
 //! The appends of one client to one log.
 //!
 //! An append keeps its id through all retries, and is over with the one answer of the unit that has it (rule 10), or at its deadline, when
-//! nothing is known of it. It then lies below the client's mark, so that what was late is refused.
+//! nothing is known of it. It then lies below its session's mark, so that what was late is refused.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use staves_model::{ClientId, Time};
+use staves_model::Time;
 
 use super::prediction::TokenPrediction;
+use super::session::ClientSession;
 use crate::message::{
-    Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
+    AppendCondition, Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
-    AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, LogView, Low, Position, RECORD_BYTES_MAX,
-    SequencerId, TAGS_MAX, Term, UnitId,
+    AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, LogView, Position, RECORD_BYTES_MAX,
+    SESSION_WINDOW, SequencerId, SessionId, TAGS_MAX, Term, UnitId,
 };
 
 /// The bounds and times of a client's appends.
@@ -29,6 +30,8 @@ pub struct AppendLimits {
     pub retry: Duration,
     /// An append is given up after this time.
     pub deadline: Duration,
+    /// The next append after this time is the first of another session: those that are used stay far from the lowest, which end.
+    pub session_age: Duration,
 }
 
 impl Default for AppendLimits {
@@ -38,6 +41,7 @@ impl Default for AppendLimits {
             in_flight_bytes_max: 64 << 20,
             retry: Duration::from_millis(500),
             deadline: Duration::from_secs(10),
+            session_age: Duration::from_secs(30),
         }
     }
 }
@@ -53,6 +57,8 @@ pub enum AppenderEvent {
         records: Records,
         /// Their tags.
         tags: Vec<u64>,
+        /// They are appended only if this holds.
+        condition: Option<AppendCondition>,
     },
     /// A reply of a unit.
     Unit(UnitReply),
@@ -96,10 +102,8 @@ pub enum AppendError {
     /// Too much is in flight. Nothing was sent.
     #[error("too many appends or bytes are in flight: wait for some of them")]
     Busy,
-    /// All numbers of this life are used. Nothing was sent.
-    #[error(
-        "this life of the client has used all its numbers: begin another with a higher incarnation"
-    )]
+    /// All numbers of appends are used. Nothing was sent.
+    #[error("this client has used all its numbers: open the log anew")]
     Exhausted,
     /// The append breaks a bound. Nothing was sent.
     #[error(
@@ -116,19 +120,38 @@ pub enum AppendError {
         "no unit of the log had room for the append, which is not in the log: trim logs ('staves log trim'), delete some, or give their pool more ('staves pool set POOL --memory SIZE')"
     )]
     NoRoom,
-    /// A unit or sequencer refused it: it is not in the log.
+    /// The log had more than it keeps until the deadline, and a cursor that had not passed it: the append may be in the log.
     #[error(
-        "the log refused the append as malformed or below its client's mark: use a higher incarnation"
+        "the log is full: it keeps what its oldest cursor has not passed; move or delete that cursor, trim the log, or let it discard old records"
     )]
+    Full,
+    /// Its condition does not hold, and never will: it is not in the log.
+    #[error("the condition of the append does not hold: the tail is {tail}")]
+    ConditionFailed {
+        /// The tail of the condition's stream, or of the log.
+        tail: Position,
+    },
+    /// A unit or sequencer refused it: it is not in the log.
+    #[error("the log refused the append as malformed or given up: open the log anew")]
     Refused,
+    /// Its session ended while it was under way: it may be in the log.
+    #[error(
+        "the session of the append expired while it was under way, for the log has seen too many newer ones: it may be in the log; read the log's end before it is appended again"
+    )]
+    Expired,
 }
 
 /// An append in flight.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightAppend {
     pub op: u64,
+    /// The session that it was first sent in; none before that.
+    pub session: Option<SessionId>,
     pub records: Records,
     pub tags: Vec<u64>,
+    pub condition: Option<AppendCondition>,
+    /// The sequencer said last that the log is full.
+    pub full: bool,
     /// The unit that its data goes to.
     pub unit: Option<UnitId>,
     /// The position that was predicted.
@@ -151,15 +174,39 @@ impl InFlightAppend {
     pub fn is_nowhere(&self) -> bool {
         self.sent > 0 && self.sent == self.refused
     }
+
+    fn new(
+        op: u64,
+        records: Records,
+        tags: Vec<u64>,
+        condition: Option<AppendCondition>,
+    ) -> InFlightAppend {
+        InFlightAppend {
+            op,
+            session: None,
+            records,
+            tags,
+            condition,
+            full: false,
+            unit: None,
+            guess: None,
+            token: None,
+            bound: false,
+            sent: 0,
+            refused: 0,
+            tries: 0,
+            retry_at: Time::ZERO,
+            give_up_at: Time::ZERO,
+        }
+    }
 }
 
 /// The appends of one client to one log.
 #[derive(Debug)]
 pub struct Appender {
-    pub(super) client: ClientId,
-    pub(super) incarnation: u32,
+    pub(super) session: ClientSession,
     pub(super) limits: AppendLimits,
-    next_seq: u32,
+    pub(super) next_seq: u32,
     bytes: u64,
     pub(super) turn: usize,
     pub(super) view: LogView,
@@ -168,20 +215,14 @@ pub struct Appender {
 }
 
 impl Appender {
-    /// A client's life: no life of it before may have had the number, or a higher one.
-    pub fn new(
-        client: ClientId,
-        incarnation: u32,
-        view: LogView,
-        limits: AppendLimits,
-    ) -> Appender {
+    /// A client, with a number by chance, which spreads its appends over units.
+    pub fn new(chance: u64, view: LogView, limits: AppendLimits) -> Appender {
         Appender {
-            client,
-            incarnation,
+            session: ClientSession::new(chance),
             limits,
             next_seq: 0,
             bytes: 0,
-            turn: client.0 as usize,
+            turn: chance as usize,
             view,
             in_flight: BTreeMap::new(),
             prediction: TokenPrediction::default(),
@@ -198,28 +239,17 @@ impl Appender {
         self.in_flight.len()
     }
 
-    /// The mark below which the client awaits nothing.
-    pub fn low(&self) -> Low {
-        let first = self.in_flight.keys().next();
-        Low {
-            incarnation: self.incarnation,
-            seq: first.copied().unwrap_or(self.next_seq),
-        }
-    }
-
-    pub(super) fn id(&self, seq: u32) -> AppendId {
-        AppendId {
-            client: self.client,
-            incarnation: self.incarnation,
-            seq,
-        }
-    }
-
     /// Takes one event.
     pub fn step(&mut self, now: Time, event: AppenderEvent, out: &mut AppenderEffects) {
         match event {
-            AppenderEvent::Append { op, records, tags } => {
-                if let Err(error) = self.begin(now, op, records, tags, out) {
+            AppenderEvent::Append {
+                op,
+                records,
+                tags,
+                condition,
+            } => {
+                let append = InFlightAppend::new(op, records, tags, condition);
+                if let Err(error) = self.begin(now, append, out) {
                     out.done.push((op, Err(error)));
                 }
             }
@@ -239,40 +269,28 @@ impl Appender {
     fn begin(
         &mut self,
         now: Time,
-        op: u64,
-        records: Records,
-        tags: Vec<u64>,
+        mut append: InFlightAppend,
         out: &mut AppenderEffects,
     ) -> Result<(), AppendError> {
-        if !self.is_wellformed(&records, &tags) {
+        if !self.is_wellformed(&append.records, &append.tags) {
             return Err(AppendError::Invalid);
         }
-        let bytes = records.bytes.len() as u64;
+        let bytes = append.records.bytes.len() as u64;
         let many = self.in_flight.len() >= self.limits.in_flight_max;
         let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
-        if self.next_seq == u32::MAX {
+        let lowest = self.in_flight.keys().next().copied();
+        let wide = lowest.is_some_and(|low| self.next_seq - low >= SESSION_WINDOW);
+        if self.next_seq == u32::MAX - 1 {
             return Err(AppendError::Exhausted);
         }
-        if many || large {
+        if many || large || wide {
             return Err(AppendError::Busy);
         }
         let seq = self.next_seq;
         self.next_seq += 1;
         self.bytes += bytes;
-        let append = InFlightAppend {
-            op,
-            records,
-            tags,
-            unit: None,
-            guess: None,
-            token: None,
-            bound: false,
-            sent: 0,
-            refused: 0,
-            tries: 0,
-            retry_at: now,
-            give_up_at: now + self.limits.deadline,
-        };
+        self.renew_session(now, out);
+        append.give_up_at = now + self.limits.deadline;
         self.in_flight.insert(seq, append);
         self.send(now, seq, out);
         Ok(())
@@ -297,13 +315,14 @@ impl Appender {
         let over = |append: &InFlightAppend| now >= append.give_up_at;
         let late: Vec<u32> = self.seqs(over);
         for seq in late {
-            let append = self.in_flight.get(&seq);
-            let error = match append.is_some_and(InFlightAppend::is_nowhere) {
-                true => AppendError::NoRoom,
-                false => AppendError::Timeout,
+            let error = match self.in_flight.get(&seq) {
+                Some(append) if append.is_nowhere() => AppendError::NoRoom,
+                Some(append) if append.full => AppendError::Full,
+                _ => AppendError::Timeout,
             };
             self.finish(seq, Err(error), out);
         }
+        self.ask_session(now, out);
         for seq in self.seqs(|append| now >= append.retry_at) {
             self.send(now, seq, out);
         }
@@ -321,6 +340,7 @@ impl Appender {
             return;
         }
         self.view = view;
+        self.ask_session_anew(now, out);
         for append in self.in_flight.values_mut() {
             append.bound = false;
             match (&mut append.token, planted(LogMutant::TokenRestamped)) {
@@ -337,10 +357,10 @@ impl Appender {
         out.view_wanted |= term > self.view.term;
     }
 
-    /// The seq of an append of this life that is in flight.
+    /// The seq of an append that is in flight.
     pub(super) fn own(&self, id: AppendId) -> Option<u32> {
-        let own = self.id(id.seq) == id && self.in_flight.contains_key(&id.seq);
-        own.then_some(id.seq)
+        let append = self.in_flight.get(&id.seq)?;
+        (append.session == Some(id.session)).then_some(id.seq)
     }
 
     pub(super) fn finish(
@@ -352,6 +372,7 @@ impl Appender {
         if let Some(append) = self.in_flight.remove(&seq) {
             self.bytes -= append.records.bytes.len() as u64;
             out.done.push((append.op, result));
+            self.retire(append.session, out);
         }
     }
 }

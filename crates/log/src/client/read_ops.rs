@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::message::{SequencerReply, SequencerRequest, SlotAnswer, UnitReply, UnitRequest};
+use crate::message::{
+    SequencerReply, SequencerRequest, SlotAnswer, UnitReply, UnitRequest, WAIT_MS_MAX,
+};
 use crate::types::{LogView, Position, SequencerId, UnitId};
 
 /// The bounds and times of a client's reads.
@@ -18,6 +20,10 @@ pub struct ReadLimits {
     pub retry: Duration,
     /// An undecided position is asked for again after this time.
     pub poll: Duration,
+    /// A sequencer is asked to wait so long for its log to grow.
+    pub wait: Duration,
+    /// One that has no room for another wait is asked again after this time.
+    pub wait_again: Duration,
     /// An operation is given up after this time.
     pub deadline: Duration,
 }
@@ -29,6 +35,8 @@ impl Default for ReadLimits {
             pages_max: 64,
             retry: Duration::from_millis(500),
             poll: Duration::from_millis(3),
+            wait: Duration::from_millis(WAIT_MS_MAX as u64),
+            wait_again: Duration::from_millis(50),
             deadline: Duration::from_secs(10),
         }
     }
@@ -45,6 +53,13 @@ pub enum ReadOp {
     Trim(Position),
     /// Trims one record.
     Punch(Position),
+    /// Waits until there is something to read, or for [`ReadLimits::wait`].
+    Wait {
+        /// The position that is to be decided, it and all below.
+        position: Position,
+        /// The stream of which a record is to lie there or above; none for any.
+        tag: Option<u64>,
+    },
 }
 
 /// The input of a step.
@@ -88,7 +103,11 @@ pub enum ReadResult {
         tail: Position,
         /// The last positions of the stream that was asked for.
         stream: Vec<Position>,
+        /// Positions below are trimmed.
+        trim: Position,
     },
+    /// A wait is over. All below is decided, of a stream up to its last record.
+    Grown(Position),
     /// The log or the record is trimmed.
     Trimmed,
     /// The trim lies past what is decided: nothing was done.

@@ -4,6 +4,8 @@
 //! position promises nothing: the reader asks the sequencer, and brings its word to the unit, which then may make the position junk. It never
 //! passes an undecided position (rule 17).
 
+mod words;
+
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -11,8 +13,8 @@ use staves_model::Time;
 
 use super::read_ops::{ReadFailure, ReadLimits, ReadOp, ReadResult, ReaderEffects, ReaderEvent};
 use crate::message::{
-    PositionWord, SequencerAnswer, SequencerOp, SequencerRequest, SlotAnswer, TermStart,
-    UnitAnswer, UnitOp, UnitRequest,
+    SequencerAnswer, SequencerOp, SequencerRequest, SlotAnswer, TermStart, UnitAnswer, UnitOp,
+    UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
@@ -110,13 +112,16 @@ impl LogReader {
 
     /// Sends an operation, first or again.
     fn send(&mut self, now: Time, number: u64, out: &mut ReaderEffects) {
-        let retry = self.limits.retry;
+        let (retry, wait) = (self.limits.retry, self.limits.wait);
         let Some(in_flight) = self.ops.get_mut(&number) else {
             return;
         };
         in_flight.tries += 1;
-        in_flight.again_at = now + retry;
         let (op, tries) = (in_flight.op, in_flight.tries);
+        in_flight.again_at = match op {
+            ReadOp::Wait { .. } => now + wait + retry,
+            _ => now + retry,
+        };
         out.view_wanted |= tries > 1 && tries % 2 == 0;
         match op {
             ReadOp::Read(position) | ReadOp::Punch(position) => {
@@ -125,6 +130,14 @@ impl LogReader {
             ReadOp::Tail(tag) => self.ask_sequencer(number, SequencerOp::Check { tag }, out),
             ReadOp::Trim(position) => {
                 self.ask_sequencer(number, SequencerOp::Trim { position }, out);
+            }
+            ReadOp::Wait { position, tag } => {
+                let op = SequencerOp::Wait {
+                    position,
+                    tag,
+                    wait_ms: wait.as_millis() as u32,
+                };
+                self.ask_sequencer(number, op, out);
             }
         }
     }
@@ -227,14 +240,17 @@ impl LogReader {
     fn position_of(&self, number: u64) -> Option<Position> {
         match self.ops.get(&number)?.op {
             ReadOp::Read(position) | ReadOp::Punch(position) => Some(position),
-            ReadOp::Tail(_) | ReadOp::Trim(_) => None,
+            ReadOp::Tail(_) | ReadOp::Trim(_) | ReadOp::Wait { .. } => None,
         }
     }
 
     fn poll(&mut self, now: Time, number: u64) {
-        let poll = self.limits.poll;
+        let limits = &self.limits;
         if let Some(in_flight) = self.ops.get_mut(&number) {
-            in_flight.again_at = now + poll;
+            in_flight.again_at = match in_flight.op {
+                ReadOp::Wait { .. } => now + limits.wait_again,
+                _ => now + limits.poll,
+            };
         }
     }
 
@@ -342,8 +358,11 @@ impl LogReader {
                 self.learn_term(term.term, out);
                 self.take_word(number, position, term, word, out);
             }
-            SequencerAnswer::Tail { tail, stream } => {
-                self.finish(number, ReadResult::Tail { tail, stream }, out);
+            SequencerAnswer::Tail { tail, stream, trim } => {
+                self.finish(number, ReadResult::Tail { tail, stream, trim }, out);
+            }
+            SequencerAnswer::Grown { end } => {
+                self.finish(number, ReadResult::Grown(end), out);
             }
             SequencerAnswer::Trimmed { done, .. } => {
                 let result = match done {
@@ -358,30 +377,6 @@ impl LogReader {
             }
             SequencerAnswer::Busy { .. } => self.poll(now, number),
             _ => {}
-        }
-    }
-
-    fn take_word(
-        &mut self,
-        number: u64,
-        position: Position,
-        term: TermStart,
-        word: PositionWord,
-        out: &mut ReaderEffects,
-    ) {
-        match word {
-            PositionWord::Tail => self.finish(number, ReadResult::PastTail(position), out),
-            PositionWord::Junk => self.found(number, position, SlotAnswer::Junk, out),
-            PositionWord::Trimmed => self.found(number, position, SlotAnswer::Trimmed, out),
-            PositionWord::At(unit) => self.ask_unit(number, unit, position, None, out),
-            PositionWord::Open { unit, binding } => {
-                let word = Some((term, binding));
-                self.ask_unit(number, unit, position, word, out);
-            }
-            PositionWord::Page => {
-                let positions = u64::from(self.view.options.page_positions).max(1);
-                self.ask_page(number, position / positions, out);
-            }
         }
     }
 }

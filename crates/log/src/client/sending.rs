@@ -15,6 +15,9 @@ impl Appender {
     /// Sends an append, first or again.
     pub(super) fn send(&mut self, now: Time, seq: u32, out: &mut AppenderEffects) {
         let retry = self.limits.retry;
+        if !self.takes_session(seq) {
+            return self.ask_session(now, out);
+        }
         let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
@@ -76,7 +79,10 @@ impl Appender {
 
     /// The data to the append's unit.
     pub(super) fn send_data(&mut self, _now: Time, seq: u32, out: &mut AppenderEffects) {
-        let (id, low) = (self.id(seq), self.low());
+        let Some(id) = self.id(seq) else {
+            return;
+        };
+        let low = self.low(id.session);
         let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
@@ -90,6 +96,7 @@ impl Appender {
             low,
             count: append.records.count(),
             tags: append.tags.clone(),
+            condition: append.condition,
             sequencer,
             data: append.records.clone(),
         };
@@ -99,7 +106,10 @@ impl Appender {
 
     /// The data to the unit of the append's token.
     pub(super) fn send_token_data(&mut self, seq: u32, out: &mut AppenderEffects) {
-        let low = self.low();
+        let Some(id) = self.id(seq) else {
+            return;
+        };
+        let low = self.low(id.session);
         let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
@@ -128,10 +138,10 @@ impl Appender {
         lost: Option<Position>,
         out: &mut AppenderEffects,
     ) {
-        let (id, low) = (self.id(seq), self.low());
-        let Some(append) = self.in_flight.get(&seq) else {
+        let (Some(id), Some(append)) = (self.id(seq), self.in_flight.get(&seq)) else {
             return;
         };
+        let low = self.low(id.session);
         let Some(sequencer) = self.view.sequencer else {
             out.view_wanted = true;
             return;
@@ -144,6 +154,7 @@ impl Appender {
             unit: unit.unwrap_or_default(),
             low,
             lost,
+            condition: append.condition,
         };
         let log = self.view.log;
         let request = SequencerRequest { log, op };

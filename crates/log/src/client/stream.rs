@@ -51,6 +51,15 @@ impl StreamWalk {
         Some(next)
     }
 
+    /// Positions that are likely to be read next, the next first: at most so many.
+    pub fn ahead(&self, most: usize) -> Vec<Position> {
+        let list = self.list.iter().rev().copied();
+        let below = self.scan.filter(|_| self.list.is_empty());
+        let scan = below.into_iter().flat_map(|scan| (0..=scan).rev());
+        let ahead = list.chain(scan).take(most);
+        ahead.filter(|position| *position >= self.trim).collect()
+    }
+
     /// Takes the content of a position. True if it is a record of the stream.
     pub fn take(&mut self, position: Position, slot: &SlotAnswer<Bytes>) -> bool {
         self.top = self.top.min(position);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use staves_model::{ClientId, GroupId, Incarnation, NodeId, Time};
+use staves_model::{GroupId, Incarnation, NodeId, Time};
 
 use super::*;
 use crate::message::*;
@@ -12,6 +12,11 @@ use crate::types::*;
 const SEQUENCER: SequencerId = SequencerId {
     node: NodeId(1),
     incarnation: Incarnation(1),
+};
+
+const SESSION: SessionId = SessionId {
+    term: Term(1),
+    count: 3,
 };
 
 fn view(mode: AppendMode, term: u64) -> LogView {
@@ -27,6 +32,15 @@ fn view(mode: AppendMode, term: u64) -> LogView {
     }
 }
 
+fn append(op: u64, records: Records) -> AppenderEvent {
+    AppenderEvent::Append {
+        op,
+        records,
+        tags: Vec::new(),
+        condition: None,
+    }
+}
+
 struct TestAppender {
     appender: Appender,
     now: Time,
@@ -39,11 +53,19 @@ impl TestAppender {
             in_flight_max: 2,
             ..AppendLimits::default()
         };
-        TestAppender {
-            appender: Appender::new(ClientId(3), 7, view(mode, 1), limits),
+        let mut test = TestAppender {
+            appender: Appender::new(6, view(mode, 1), limits),
             now: Time::from_millis(1),
             out: AppenderEffects::default(),
-        }
+        };
+        test.step(AppenderEvent::Tick);
+        test.open_session(7, SESSION);
+        test.out = AppenderEffects::default();
+        test
+    }
+
+    fn open_session(&mut self, nonce: u64, session: SessionId) {
+        self.sequencer(SequencerAnswer::SessionOpened { nonce, session });
     }
 
     fn step(&mut self, event: AppenderEvent) {
@@ -52,8 +74,7 @@ impl TestAppender {
 
     fn append(&mut self, op: u64, bytes: usize) {
         let records = Records::one(vec![7; bytes].into());
-        let tags = Vec::new();
-        self.step(AppenderEvent::Append { op, records, tags });
+        self.step(append(op, records));
     }
 
     fn wait(&mut self, ms: u64) {
@@ -88,11 +109,8 @@ impl TestAppender {
 }
 
 fn id(seq: u32) -> AppendId {
-    AppendId {
-        client: ClientId(3),
-        incarnation: 7,
-        seq,
-    }
+    let session = SESSION;
+    AppendId { session, seq }
 }
 
 #[test]
@@ -100,7 +118,7 @@ fn l2_data_and_request_leave_at_once_and_large_data_alone() {
     let mut test = TestAppender::new(AppendMode::Bind);
     test.append(1, 100);
     let (parked, asked) = test.sent();
-    assert_eq!((parked.len(), asked), (1, vec![(0, id(0).mark())]));
+    assert_eq!((parked.len(), asked), (1, vec![(0, 0)]));
     test.append(2, 33 << 10);
     let (parked, asked) = test.sent();
     assert_eq!((parked.len(), asked), (1, vec![]));
@@ -132,7 +150,7 @@ fn a_retry_keeps_its_id_and_its_data_follows_the_binding() {
     test.append(1, 100);
     let first = test.sent().0[0];
     test.wait(500);
-    assert_eq!(test.sent().1, [(0, id(0).mark())], "the same append");
+    assert_eq!(test.sent().1, [(0, 0)], "the same append");
     let unit = GroupId(first % 3 + 1);
     let position = 9;
     let bound = SequencerAnswer::Bound {
@@ -172,9 +190,7 @@ fn appends_are_bounded_and_given_up_below_the_mark() {
         lens: vec![1, 1],
         bytes: Bytes::from_static(b"abc"),
     };
-    let tags = Vec::new();
-    let op = 4;
-    test.step(AppenderEvent::Append { op, records, tags });
+    test.step(append(4, records));
     assert_eq!(test.out.done[1], (4, Err(AppendError::Invalid)));
     test.wait(10_000);
     let timeouts = [
@@ -182,11 +198,8 @@ fn appends_are_bounded_and_given_up_below_the_mark() {
         (2, Err(AppendError::Timeout)),
     ];
     assert_eq!(test.out.done[2..], timeouts);
-    assert_eq!(
-        test.appender.low(),
-        id(2).mark(),
-        "what was given up is refused"
-    );
+    let low = test.appender.low(SESSION);
+    assert_eq!(low, 2, "what was given up is refused");
     // Both of a late answer's appends are gone.
     test.unit(UnitAnswer::Abandoned { id: id(0) });
     assert_eq!(test.out.done.len(), 4);
@@ -217,6 +230,10 @@ fn an_append_that_finds_no_room_anywhere_is_over_and_one_that_may_be_somewhere_i
         };
         assert_eq!(test.out.done, [(1, Err(error))], "{tried:?}");
         assert!(refused <= most, "{refused}");
+        if lost == 0 {
+            let other = tried.windows(2).all(|two| two[0] != two[1]);
+            assert!(other, "no unit is asked twice in a row: {tried:?}");
+        }
         tried.sort_unstable();
         tried.dedup();
         assert_eq!(tried, [1, 2, 3], "each unit has its turn");
@@ -231,7 +248,7 @@ fn a_new_term_sends_what_is_in_flight_anew() {
     test.unit(UnitAnswer::Stale { term: Term(2) });
     assert!(test.out.view_wanted);
     test.step(AppenderEvent::View(Box::new(view(AppendMode::Bind, 2))));
-    assert_eq!(test.sent().1, [(0, id(0).mark())]);
+    assert_eq!(test.sent().1, [(0, 0)]);
     test.step(AppenderEvent::View(Box::new(view(AppendMode::Bind, 1))));
     assert_eq!(test.appender.view().term, Term(2), "it never goes back");
 }
@@ -289,4 +306,90 @@ fn l5_a_reader_brings_the_sequencers_word_and_never_passes_what_is_undecided() {
     reader.step(now, ReaderEvent::Begin(2, ReadOp::Tail(None)), &mut out);
     reader.step(now + limits.deadline, ReaderEvent::Tick, &mut out);
     assert_eq!(out.done.pop(), Some((2, Err(ReadFailure::Timeout))));
+}
+
+#[test]
+fn an_append_whose_session_expires_ends_with_an_error_and_the_next_has_another_session() {
+    let mut test = TestAppender::new(AppendMode::Bind);
+    test.append(1, 100);
+    test.sent();
+    test.unit(UnitAnswer::SessionOver { id: id(0) });
+    assert_eq!(test.out.done, [(1, Err(AppendError::Expired))]);
+    test.out.done.clear();
+    let asked = std::mem::take(&mut test.out.sequencers);
+    let asked = asked.into_iter().map(|(_, request)| request.op).next();
+    assert_eq!(asked, Some(SequencerOp::OpenSession { nonce: 8 }));
+    // What begins meanwhile is not sent, and so it is sent in the next session.
+    test.append(2, 100);
+    assert_eq!(test.sent(), (vec![], vec![]));
+    let next = SessionId {
+        count: 5,
+        ..SESSION
+    };
+    test.open_session(
+        7,
+        SessionId {
+            count: 4,
+            ..SESSION
+        },
+    );
+    assert!(
+        !test.appender.has_session(),
+        "an answer to a question before"
+    );
+    test.open_session(8, next);
+    assert_eq!(test.sent().1, [(1, 1)]);
+    let id = AppendId {
+        session: next,
+        seq: 1,
+    };
+    let (position, count) = (4, 1);
+    let appended = Appended {
+        id,
+        position,
+        count,
+    };
+    test.unit(UnitAnswer::Ack {
+        id,
+        position,
+        count,
+    });
+    assert_eq!(test.out.done, [(2, Ok(appended))]);
+}
+
+#[test]
+fn a_session_that_was_used_for_long_is_given_up_once_another_is_here() {
+    let mut test = TestAppender::new(AppendMode::Bind);
+    test.append(1, 100);
+    test.sent();
+    test.now = test.now + AppendLimits::default().session_age;
+    test.append(2, 100);
+    let asked = test.out.sequencers.iter().map(|(_, request)| &request.op);
+    let opens = asked.filter(|op| matches!(op, SequencerOp::OpenSession { .. }));
+    assert_eq!(opens.count(), 1);
+    assert_eq!(test.sent().1, [(1, 0)], "in the one that it has");
+    test.open_session(
+        8,
+        SessionId {
+            count: 5,
+            ..SESSION
+        },
+    );
+    assert!(
+        test.out.sequencers.is_empty(),
+        "two of its appends are in flight"
+    );
+    for seq in 0..2 {
+        let (id, position, count) = (id(seq), seq.into(), 1);
+        test.unit(UnitAnswer::Ack {
+            id,
+            position,
+            count,
+        });
+    }
+    let ended = test.out.sequencers.pop().map(|(_, request)| request.op);
+    assert_eq!(ended, Some(SequencerOp::EndSession { session: SESSION }));
+    let mut out = AppenderEffects::default();
+    test.appender.end_session(&mut out);
+    assert!(!test.appender.has_session() && out.sequencers.len() == 1);
 }

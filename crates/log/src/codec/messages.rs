@@ -16,7 +16,7 @@ structs! {
     UnitReply<D> { log, answer }
     SequencerRequest { log, op }
     SequencerReply { log, answer }
-    Decision { term, unit, position, count, id, data }
+    Decision { term, unit, position, count, id, data, bytes }
 }
 
 enums! {
@@ -32,7 +32,7 @@ enums! {
         8 => Confirm { term, nonce },
         9 => WritePage { term, page, runs },
         10 => Trim { position },
-        11 => Prefix { term, position },
+        11 => Prefix { term, position, floor },
         12 => Forget,
     }
     SlotAnswer<D> as "the content of a position" {
@@ -55,20 +55,26 @@ enums! {
         9 => Slot { position, stale, slot },
         10 => Page { page, runs },
         11 => Punched { position },
-        12 => Sealed { term, claimed, trim, pages },
+        12 => Sealed { term, claimed, trim, pages, floor },
         13 => SealedItems { term, cursor, items, next },
         14 => Decided(decision),
         15 => Confirmed { term, nonce },
         16 => PageWritten { term, page },
         17 => Trimmed { position },
         18 => Done,
+        19 => ConditionFailed { id, tail },
+        20 => SessionOver { id },
     }
     SequencerOp as "a request to a log's sequencer" {
-        0 => Seq { id, count, tags, unit, low, lost },
+        0 => Seq { id, count, tags, unit, low, lost, condition },
         1 => Decided(decision),
         2 => Where { position },
         3 => Check { tag },
         4 => Trim { position },
+        5 => Wait { position, tag, wait_ms },
+        6 => ReadRecord,
+        7 => OpenSession { nonce },
+        8 => EndSession { session },
     }
     SequencerAnswer as "an answer of a log's sequencer" {
         0 => Token { term, binding },
@@ -81,8 +87,13 @@ enums! {
         7 => NotSequencer { term },
         8 => Word { term, position, word },
         9 => Noted,
-        10 => Tail { tail, stream },
+        10 => Tail { tail, stream, trim },
         11 => Trimmed { position, done },
+        12 => ConditionFailed { id, tail },
+        13 => Grown { end },
+        14 => Full { id },
+        15 => SessionOpened { nonce, session },
+        16 => SessionOver { id },
     }
     PositionWord as "a sequencer's word on a position" {
         0 => Tail,
@@ -100,6 +111,9 @@ enums! {
         4 => Trim { name, log, term, position },
         5 => Delete { name },
         6 => List { after, limit },
+        7 => SetCursor { name, log, cursor, from, to },
+        8 => SetRetention { name, log, retention },
+        9 => Retain { name, log, term, position },
     }
     RecordReply as "an answer about a log's record" {
         0 => Record(record),
@@ -114,5 +128,7 @@ enums! {
         3 => Invalid,
         4 => Units,
         5 => Full,
+        6 => CursorMoved(position),
+        7 => Cursors,
     }
 }

@@ -3,18 +3,26 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 use staves_wire::service::Body;
 
 use super::*;
 use crate::message::*;
+use crate::retention::LogRetention;
 use crate::types::*;
 
 fn id(seq: u32) -> AppendId {
-    AppendId {
-        client: ClientId(7),
-        incarnation: 3,
-        seq,
+    let session = SessionId {
+        term: Term(3),
+        count: 7,
+    };
+    AppendId { session, seq }
+}
+
+fn condition() -> AppendCondition {
+    AppendCondition {
+        tag: Some(4),
+        tail: 80,
     }
 }
 
@@ -62,6 +70,11 @@ fn log_record() -> Box<LogRecord> {
         name: "orders".into(),
         view,
         lead: Some(lead),
+        cursors: [("reader".to_owned(), 7)].into(),
+        retention: LogRetention {
+            records: Some(100),
+            ..LogRetention::default()
+        },
     })
 }
 
@@ -70,7 +83,7 @@ fn unit_ops() -> Vec<UnitOp> {
         lens: vec![2, 3],
         bytes: Bytes::from_static(b"abcde"),
     };
-    let low = id(1).mark();
+    let low = 1;
     let runs = vec![PageRun {
         count: 4,
         entry: PageEntry::Unit(GroupId(1)),
@@ -80,6 +93,7 @@ fn unit_ops() -> Vec<UnitOp> {
         low,
         count: 2,
         tags: vec![4],
+        condition: Some(condition()),
         sequencer: term().sequencer,
         data: data.clone(),
     };
@@ -111,6 +125,11 @@ fn unit_ops() -> Vec<UnitOp> {
             page: 2,
             runs,
         },
+        UnitOp::Prefix {
+            term: Term(5),
+            position: 9,
+            floor: id(1).session,
+        },
         UnitOp::Forget,
     ]
 }
@@ -124,8 +143,8 @@ fn unit_answers() -> Vec<UnitAnswer> {
     };
     let items = vec![
         SealedItem::Low {
-            client: ClientId(7),
-            low: id(1).mark(),
+            session: id(1).session,
+            low: 1,
         },
         SealedItem::Tag {
             tag: 3,
@@ -152,6 +171,7 @@ fn unit_answers() -> Vec<UnitAnswer> {
             next: Some(SealCursor::Tags(4)),
         },
         UnitAnswer::Busy { id: None },
+        UnitAnswer::SessionOver { id: id(1) },
         UnitAnswer::Done,
     ]
 }
@@ -214,10 +234,18 @@ fn every_reply_survives_its_encoding() {
             term: term(),
             binding: binding(),
         },
+        SequencerAnswer::SessionOpened {
+            nonce: 5,
+            session: id(1).session,
+        },
+        SequencerAnswer::SessionOver { id: id(1) },
         SequencerAnswer::Tail {
             tail: 9,
             stream: vec![1, 2],
+            trim: 1,
         },
+        SequencerAnswer::ConditionFailed { id: id(1), tail: 7 },
+        SequencerAnswer::Grown { end: 4 },
         SequencerAnswer::Word {
             term: term(),
             position: 8,
@@ -245,9 +273,10 @@ fn a_list_past_its_bound_is_refused_before_it_is_read() {
         log: LogId(1),
         op: UnitOp::Park(ParkedAppend {
             id: id(1),
-            low: Low::default(),
+            low: 0,
             count: 1,
             tags: vec![0; TAGS_MAX + 1],
+            condition: None,
             sequencer: term().sequencer,
             data: Records::default(),
         }),

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 use staves_wire::DecodeError;
 
 use super::{Field, Item, need, unknown};
 use crate::message::{
-    NAMES_MAX, ParkedAppend, SEALED_ITEMS_MAX, SealCursor, SealedItem, TermStart,
+    AppendCondition, NAMES_MAX, ParkedAppend, SEALED_ITEMS_MAX, SealCursor, SealedItem, TermStart,
 };
+use crate::retention::{CURSORS_MAX, LogCursors, LogRetention, WhenFull};
 use crate::types::{
     AppendId, AppendMode, BACK_POINTERS, BATCH_RECORDS_MAX, Binding, Leadership, LogId, LogOptions,
-    LogRecord, LogView, Low, NAME_BYTES_MAX, PAGE_POSITIONS_MAX, PageEntry, PageRun, Projection,
-    ProjectionSegment, RecordHead, SEGMENT_UNITS_MAX, SEGMENTS_MAX, SequencerId, TAGS_MAX, TagLink,
-    Term,
+    LogRecord, LogView, NAME_BYTES_MAX, PAGE_POSITIONS_MAX, PageEntry, PageRun, Projection,
+    ProjectionSegment, RecordHead, SEGMENT_UNITS_MAX, SEGMENTS_MAX, SequencerId, SessionId,
+    TAGS_MAX, TagLink, Term,
 };
 
 /// A struct: its fields in order.
@@ -76,7 +77,7 @@ macro_rules! newtypes {
     )*};
 }
 
-newtypes! { LogId Term ClientId GroupId NodeId Incarnation }
+newtypes! { LogId Term GroupId NodeId Incarnation }
 
 macro_rules! items {
     ($($type:ty, $list:literal, $max:expr;)*) => {$(
@@ -121,6 +122,25 @@ impl Field for String {
     }
 }
 
+impl Field for LogCursors {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32_le(self.len() as u32);
+        for (cursor, position) in self {
+            cursor.put(out);
+            position.put(out);
+        }
+    }
+
+    fn take(from: &mut Bytes) -> Result<LogCursors, DecodeError> {
+        let (what, max) = ("the cursors of a log", CURSORS_MAX);
+        let len = u32::take(from)? as usize;
+        if len > max {
+            return Err(DecodeError::TooMany { what, len, max });
+        }
+        (0..len).map(|_| Field::take(from)).collect()
+    }
+}
+
 impl Field for Arc<Projection> {
     fn put(&self, out: &mut BytesMut) {
         self.segments.put(out);
@@ -142,8 +162,8 @@ impl Field for Arc<Projection> {
 }
 
 structs! {
-    AppendId { client, incarnation, seq }
-    Low { incarnation, seq }
+    SessionId { term, count }
+    AppendId { session, seq }
     SequencerId { node, incarnation }
     TermStart { term, start, sequencer }
     TagLink { tag, back }
@@ -154,11 +174,18 @@ structs! {
     LogOptions { mode, page_positions, hole_us, read_hole_us }
     LogView { log, options, term, sequencer, start, projection, trim }
     Leadership { term, sequencer, added }
-    LogRecord { name, view, lead }
-    ParkedAppend<D> { id, low, count, tags, sequencer, data }
+    LogRetention { records, bytes, seconds, when_full }
+    LogRecord { name, view, lead, cursors, retention }
+    AppendCondition { tag, tail }
+    ParkedAppend<D> { id, low, count, tags, condition, sequencer, data }
 }
 
 enums! {
+    WhenFull as "the use of old records" {
+        0 => Keep,
+        1 => Discard,
+        2 => Refuse,
+    }
     AppendMode as "the way of an append" {
         0 => Bind,
         1 => Predict,
@@ -171,13 +198,13 @@ enums! {
     }
     SealCursor as "a place among a sealed unit's items" {
         0 => Ids(id),
-        1 => Lows(client),
+        1 => Lows(session),
         2 => Tags(tag),
         3 => Claims(position),
     }
     SealedItem as "an item of a sealed unit" {
         0 => Id { id, position, count },
-        1 => Low { client, low },
+        1 => Low { session, low },
         2 => Tag { tag, positions },
         3 => Claim { position, count },
     }

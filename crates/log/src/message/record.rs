@@ -1,5 +1,6 @@
 //! Requests to the home of a log, and its replies.
 
+use crate::retention::LogRetention;
 use crate::types::{LogId, LogOptions, LogRecord, Position, SequencerId, Term, UnitId};
 
 /// Most names of one answer of a home.
@@ -55,6 +56,39 @@ pub enum RecordRequest {
         /// The first position that stays.
         position: Position,
     },
+    /// Sets, moves or removes a cursor: a compare-and-set, but where `from` is left out.
+    SetCursor {
+        /// The log's name.
+        name: String,
+        /// The log.
+        log: LogId,
+        /// The cursor's name.
+        cursor: String,
+        /// Its position before, of which none stands for no cursor. None at all: any.
+        from: Option<Option<Position>>,
+        /// Its position from now on; none removes it.
+        to: Option<Position>,
+    },
+    /// Changes the records that are kept.
+    SetRetention {
+        /// The name.
+        name: String,
+        /// The log.
+        log: LogId,
+        /// The records that are kept.
+        retention: LogRetention,
+    },
+    /// From the sequencer: raises the trim as far as the log's own rules ask, and its cursors allow.
+    Retain {
+        /// The name.
+        name: String,
+        /// The log.
+        log: LogId,
+        /// The sequencer's term.
+        term: Term,
+        /// The first position that need not go.
+        position: Position,
+    },
     /// Deletes the log.
     Delete {
         /// The name.
@@ -105,4 +139,12 @@ pub enum RecordRefusal {
     /// The home has no room for another log.
     #[error("this home has as many logs as it can have: delete one, or add groups to the pool")]
     Full,
+    /// The cursor is elsewhere: its position, none if there is no such cursor.
+    #[error("the cursor was moved meanwhile: read it anew")]
+    CursorMoved(Option<Position>),
+    /// The cursor's name is out of bounds, or there are as many cursors as a log may have.
+    #[error(
+        "a log has at most 64 cursors, with names of 1 to 64 bytes: delete one, or choose a shorter name"
+    )]
+    Cursors,
 }

@@ -1,7 +1,18 @@
 //! Requests to a sequencer, and its replies.
 
 use crate::message::{Decision, TermStart};
-use crate::types::{AppendId, Binding, LogId, Low, Position, Term, UnitId};
+use crate::types::{AppendId, Binding, LogId, Low, Position, SessionId, Term, UnitId};
+
+/// The condition of an append: nothing of a stream, or of the log, lies at a position or above it.
+///
+/// Once it fails, it fails for ever: it is judged by what is decided, and an append waits for what is not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AppendCondition {
+    /// The stream; none for the log.
+    pub tag: Option<u64>,
+    /// The position past the last one that may be there.
+    pub tail: Position,
+}
 
 /// A request to a sequencer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,10 +36,12 @@ pub enum SequencerOp {
         tags: Vec<u64>,
         /// The unit that its data goes to (bind, predict).
         unit: UnitId,
-        /// The client's mark.
+        /// The session's mark.
         low: Low,
         /// The token that was lost (corfu).
         lost: Option<Position>,
+        /// The append is made only if this holds.
+        condition: Option<AppendCondition>,
     },
     /// From a unit: the positions of a binding, which others than the sequencer brought, have their content for ever.
     Decided(Decision),
@@ -47,7 +60,31 @@ pub enum SequencerOp {
         /// The first position that stays.
         position: Position,
     },
+    /// From one who follows: answered once there is something to read, or after a time.
+    Wait {
+        /// The position that is to be decided, it and all below.
+        position: Position,
+        /// The stream of which a record is to lie at the position or above; none for any.
+        tag: Option<u64>,
+        /// The longest wait in milliseconds: [`WAIT_MS_MAX`] at most.
+        wait_ms: u32,
+    },
+    /// The log's record has changed: read it anew.
+    ReadRecord,
+    /// From a client: a session, for appends to come.
+    OpenSession {
+        /// The number of the question, returned.
+        nonce: u64,
+    },
+    /// From a client: it awaits nothing of the session, and sends nothing more in it.
+    EndSession {
+        /// The session.
+        session: SessionId,
+    },
 }
+
+/// The longest wait for a log to grow, in milliseconds.
+pub const WAIT_MS_MAX: u32 = 1000;
 
 /// The reply of a sequencer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,7 +133,7 @@ pub enum SequencerAnswer {
         /// The append; none for another request.
         id: Option<AppendId>,
     },
-    /// The append is below its client's mark.
+    /// The append is below its session's mark.
     Abandoned {
         /// The append.
         id: AppendId,
@@ -130,6 +167,8 @@ pub enum SequencerAnswer {
         tail: Position,
         /// The last positions of the stream, ascending, at most `BACK_POINTERS`. Fewer: there are no others.
         stream: Vec<Position>,
+        /// Positions below are trimmed.
+        trim: Position,
     },
     /// The trim was recorded, or refused because it lies past what is decided.
     Trimmed {
@@ -137,6 +176,35 @@ pub enum SequencerAnswer {
         position: Position,
         /// It was recorded.
         done: bool,
+    },
+    /// The append's condition does not hold, and never will: it is not in the log.
+    ConditionFailed {
+        /// The append.
+        id: AppendId,
+        /// The tail of the condition's stream, or of the log.
+        tail: Position,
+    },
+    /// The log holds all that it may until its oldest cursor moves on: the append was not bound now.
+    Full {
+        /// The append.
+        id: AppendId,
+    },
+    /// There is something to read, or the wait took too long. Nothing is promised.
+    Grown {
+        /// All below is decided.
+        end: Position,
+    },
+    /// A session, which nobody has had before.
+    SessionOpened {
+        /// The number of the question.
+        nonce: u64,
+        /// The session.
+        session: SessionId,
+    },
+    /// The append's session is over: it is not taken, and may have been before.
+    SessionOver {
+        /// The append.
+        id: AppendId,
     },
 }
 

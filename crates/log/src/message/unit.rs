@@ -1,8 +1,8 @@
 //! Requests to a unit.
 
-use crate::message::{Records, SealCursor};
+use crate::message::{AppendCondition, Records, SealCursor};
 use crate::types::{
-    AppendId, Binding, LogId, LogOptions, Low, PageRun, Position, SequencerId, Term,
+    AppendId, Binding, LogId, LogOptions, Low, PageRun, Position, SequencerId, SessionId, Term,
 };
 
 /// A request to a unit.
@@ -19,12 +19,14 @@ pub struct UnitRequest<D = Records> {
 pub struct ParkedAppend<D> {
     /// The append.
     pub id: AppendId,
-    /// The client's mark.
+    /// The session's mark.
     pub low: Low,
     /// Records of the append.
     pub count: u32,
     /// Its tags.
     pub tags: Vec<u64>,
+    /// Its condition, which the unit's own request for a position repeats.
+    pub condition: Option<AppendCondition>,
     /// The sequencer that the client knows: the unit asks it if no binding comes.
     pub sequencer: SequencerId,
     /// The records.
@@ -129,6 +131,8 @@ pub enum UnitOp<D = Records> {
         term: Term,
         /// The first position that need not be.
         position: Position,
+        /// The highest session that is over.
+        floor: SessionId,
     },
     /// From the log's home: the log was deleted.
     Forget,
@@ -138,56 +142,33 @@ impl<D> UnitRequest<D> {
     /// The same with other data: bytes are put in places on their way to the machine.
     pub fn map_data<E>(self, place: impl FnOnce(D) -> E) -> UnitRequest<E> {
         let log = self.log;
-        let op = match self.op {
+        let op = retyped!(self.op, UnitOp {
+            Read { position, term, start, word },
+            ReadPage { page },
+            Punch { position },
+            Seal { term, options },
+            Sealed { term, floor, cursor },
+            Bind { term, binding },
+            Confirm { term, nonce },
+            WritePage { term, page, runs },
+            Trim { position },
+            Prefix { term, position, floor },
+            Forget,
+        }
             UnitOp::Park(park) => UnitOp::Park(ParkedAppend {
                 id: park.id,
                 low: park.low,
                 count: park.count,
                 tags: park.tags,
+                condition: park.condition,
                 sequencer: park.sequencer,
                 data: place(park.data),
             }),
-            UnitOp::Write {
-                term,
-                binding,
-                low,
-                data,
-            } => UnitOp::Write {
-                term,
-                binding,
-                low,
-                data: place(data),
-            },
-            UnitOp::Read {
-                position,
-                term,
-                start,
-                word,
-            } => UnitOp::Read {
-                position,
-                term,
-                start,
-                word,
-            },
-            UnitOp::ReadPage { page } => UnitOp::ReadPage { page },
-            UnitOp::Punch { position } => UnitOp::Punch { position },
-            UnitOp::Seal { term, options } => UnitOp::Seal { term, options },
-            UnitOp::Sealed {
-                term,
-                floor,
-                cursor,
-            } => UnitOp::Sealed {
-                term,
-                floor,
-                cursor,
-            },
-            UnitOp::Bind { term, binding } => UnitOp::Bind { term, binding },
-            UnitOp::Confirm { term, nonce } => UnitOp::Confirm { term, nonce },
-            UnitOp::WritePage { term, page, runs } => UnitOp::WritePage { term, page, runs },
-            UnitOp::Trim { position } => UnitOp::Trim { position },
-            UnitOp::Prefix { term, position } => UnitOp::Prefix { term, position },
-            UnitOp::Forget => UnitOp::Forget,
-        };
+            UnitOp::Write { term, binding, low, data } => {
+                let data = place(data);
+                UnitOp::Write { term, binding, low, data }
+            }
+        );
         UnitRequest { log, op }
     }
 }

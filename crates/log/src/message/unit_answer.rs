@@ -1,9 +1,8 @@
 //! The replies of a unit.
 
 use bytes::Bytes;
-use staves_model::ClientId;
 
-use crate::types::{AppendId, LogId, Low, PageRun, Position, RecordHead, Term, UnitId};
+use crate::types::{AppendId, LogId, Low, PageRun, Position, RecordHead, SessionId, Term, UnitId};
 
 /// Most items of one answer of a sealed unit.
 pub const SEALED_ITEMS_MAX: usize = 1024;
@@ -13,8 +12,8 @@ pub const SEALED_ITEMS_MAX: usize = 1024;
 pub enum SealCursor {
     /// Ids from this one on.
     Ids(AppendId),
-    /// Clients' marks from this one on.
-    Lows(ClientId),
+    /// Sessions' marks from this one on.
+    Lows(SessionId),
     /// Tags from this one on.
     Tags(u64),
     /// Claimed positions from this one on.
@@ -24,8 +23,10 @@ pub enum SealCursor {
 impl SealCursor {
     /// The beginning of the list.
     pub const START: SealCursor = SealCursor::Ids(AppendId {
-        client: ClientId(0),
-        incarnation: 0,
+        session: SessionId {
+            term: Term(0),
+            count: 0,
+        },
         seq: 0,
     });
 }
@@ -42,10 +43,10 @@ pub enum SealedItem {
         /// Its records.
         count: u32,
     },
-    /// A client's mark.
+    /// A session's mark.
     Low {
-        /// The client.
-        client: ClientId,
+        /// The session.
+        session: SessionId,
         /// The mark.
         low: Low,
     },
@@ -102,10 +103,17 @@ pub enum UnitAnswer<D = Bytes> {
         /// The unit.
         unit: UnitId,
     },
-    /// The append is below its client's mark: nobody awaits it.
+    /// The append is below its session's mark: nobody awaits it.
     Abandoned {
         /// The append.
         id: AppendId,
+    },
+    /// The append's condition does not hold, and never will: it is not in the log.
+    ConditionFailed {
+        /// The append.
+        id: AppendId,
+        /// The tail of the condition's stream, or of the log.
+        tail: Position,
     },
     /// The data was not bound in time and is no longer kept. Nothing is known of the append.
     Expired {
@@ -160,6 +168,8 @@ pub enum UnitAnswer<D = Bytes> {
         trim: Position,
         /// The highest map page here, and one more.
         pages: u64,
+        /// The highest session that is over.
+        floor: SessionId,
     },
     /// A part of what a sealed unit has.
     SealedItems {
@@ -195,6 +205,11 @@ pub enum UnitAnswer<D = Bytes> {
     },
     /// The request is done.
     Done,
+    /// The append's session is over: it is not taken, and may have been before.
+    SessionOver {
+        /// The append.
+        id: AppendId,
+    },
 }
 
 /// The content of a binding's positions, for ever.
@@ -212,6 +227,8 @@ pub struct Decision {
     pub id: Option<AppendId>,
     /// They hold the append's data; else junk.
     pub data: bool,
+    /// The bytes of the data.
+    pub bytes: u64,
 }
 
 /// The content of a position, as a reader receives it (rule 17).
@@ -260,65 +277,36 @@ impl<D> UnitReply<D> {
     }
 }
 
+use self::UnitAnswer as Of;
+
 impl<D> UnitAnswer<D> {
     fn map_data<E>(self, data_of: impl FnOnce(D) -> E) -> UnitAnswer<E> {
-        use UnitAnswer as Of;
-        match self {
-            Of::Slot {
-                position,
-                slot,
-                stale,
-            } => Of::Slot {
-                position,
-                slot: slot.map_data(data_of),
-                stale,
-            },
-            Of::Ack {
-                id,
-                position,
-                count,
-            } => Of::Ack {
-                id,
-                position,
-                count,
-            },
-            Of::Lost { id, position } => Of::Lost { id, position },
-            Of::Elsewhere { id, position, unit } => Of::Elsewhere { id, position, unit },
-            Of::Abandoned { id } => Of::Abandoned { id },
-            Of::Expired { id } => Of::Expired { id },
-            Of::Busy { id } => Of::Busy { id },
-            Of::Superseded => Of::Superseded,
-            Of::Stale { term } => Of::Stale { term },
-            Of::NotSealed { term } => Of::NotSealed { term },
-            Of::Page { page, runs } => Of::Page { page, runs },
-            Of::Punched { position } => Of::Punched { position },
-            Of::Sealed {
-                term,
-                claimed,
-                trim,
-                pages,
-            } => Of::Sealed {
-                term,
-                claimed,
-                trim,
-                pages,
-            },
-            Of::SealedItems {
-                term,
-                cursor,
-                items,
-                next,
-            } => Of::SealedItems {
-                term,
-                cursor,
-                items,
-                next,
-            },
-            Of::Decided(decision) => Of::Decided(decision),
-            Of::Confirmed { term, nonce } => Of::Confirmed { term, nonce },
-            Of::PageWritten { term, page } => Of::PageWritten { term, page },
-            Of::Trimmed { position } => Of::Trimmed { position },
-            Of::Done => Of::Done,
+        retyped!(self, Of {
+            Ack { id, position, count },
+            Lost { id, position },
+            Elsewhere { id, position, unit },
+            Abandoned { id },
+            ConditionFailed { id, tail },
+            Expired { id },
+            Busy { id },
+            Superseded,
+            Stale { term },
+            NotSealed { term },
+            Page { page, runs },
+            Punched { position },
+            Sealed { term, claimed, trim, pages, floor },
+            SealedItems { term, cursor, items, next },
+            Confirmed { term, nonce },
+            PageWritten { term, page },
+            Trimmed { position },
+            Done,
+            SessionOver { id },
         }
+            Of::Slot { position, slot, stale } => {
+                let slot = slot.map_data(data_of);
+                Of::Slot { position, slot, stale }
+            }
+            Of::Decided(decision) => Of::Decided(decision),
+        )
     }
 }

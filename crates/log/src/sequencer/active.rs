@@ -2,11 +2,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use staves_model::{ClientId, Time};
+use staves_model::Time;
 
+use super::growth::TailWait;
 use super::map::OpenMap;
 use super::predict::WaitQueues;
-use crate::types::{AppendId, Binding, Low, Position, UnitId};
+use super::retention::KeptRecords;
+use crate::sessions::SessionTable;
+use crate::types::{Binding, Position, UnitId};
 use crate::unit::ReplyTo;
 
 /// A binding that is not yet decided.
@@ -48,9 +51,16 @@ pub(super) struct ActiveTerm {
     pub next: Position,
     pub open: BTreeMap<Position, OpenBinding>,
     pub map: OpenMap,
-    pub ids: BTreeMap<AppendId, IdPlace>,
-    pub lows: BTreeMap<ClientId, Low>,
+    pub sessions: SessionTable<IdPlace>,
+    /// Sessions that this term has numbered.
+    pub numbered: u32,
     pub tags: BTreeMap<u64, Vec<Position>>,
+    /// The position past each tag's last record that is durable: `tags` has open and junk ones, too.
+    pub tails: BTreeMap<u64, Position>,
+    /// The position past the highest that is decided.
+    pub decided_end: Position,
+    pub waits: BTreeMap<u64, TailWait>,
+    pub kept: KeptRecords,
     pub queues: WaitQueues,
     pub trim: Position,
     /// Units that have not confirmed `trim`.

@@ -3,9 +3,9 @@
 use staves_model::Time;
 
 use super::{ActiveTerm, IdPlace, OpenBinding, Phase, Sequencer, SequencerEffects};
-use crate::message::{Decision, SequencerAnswer, UnitOp};
+use crate::message::{AppendCondition, Decision, SequencerAnswer, UnitOp};
 use crate::mutant::{LogMutant, planted};
-use crate::share::{drop_below, keep_last};
+use crate::share::keep_last;
 use crate::types::{
     AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, Low, PageEntry, Position, TAGS_MAX, TagLink,
     UnitId,
@@ -20,6 +20,7 @@ pub(super) struct SeqRequest {
     pub unit: UnitId,
     pub low: Low,
     pub lost: Option<Position>,
+    pub condition: Option<AppendCondition>,
 }
 
 impl SeqRequest {
@@ -32,29 +33,11 @@ impl SeqRequest {
         tags.sort_unstable();
         tags.dedup();
         let tagged = tags.len() == self.tags.len() && tags.len() <= TAGS_MAX;
-        (1..=most).contains(&self.count) && tagged
+        (1..=most).contains(&self.count) && tagged && self.id.fits(self.low)
     }
 }
 
 impl ActiveTerm {
-    /// Raises a client's mark. False if the append is below it.
-    fn raise_low(&mut self, id: &AppendId, low: Low) -> bool {
-        let mark = self.lows.entry(id.client).or_default();
-        if id.mark() < *mark && !planted(LogMutant::NoLow) {
-            return false;
-        }
-        *mark = (*mark).max(low);
-        let mark = *mark;
-        drop_below(&mut self.ids, id.client, mark);
-        true
-    }
-
-    fn is_abandoned(&self, id: &AppendId) -> bool {
-        self.lows
-            .get(&id.client)
-            .is_some_and(|low| id.mark() < *low)
-    }
-
     /// The earlier positions of tags, which the new positions join.
     fn link(&mut self, tags: &[u64], position: Position, count: u32) -> Vec<TagLink> {
         let end = position + u64::from(count);
@@ -85,14 +68,16 @@ impl Sequencer {
         if !seq.is_wellformed(mode) {
             return SequencerAnswer::Abandoned { id };
         }
-        let new_client = !active.lows.contains_key(&id.client);
-        if new_client && active.lows.len() >= self.limits.ids_max {
-            return SequencerAnswer::Busy { id: Some(id) };
+        let bounds = self.limits.session_bounds();
+        if let Err(refusal) = active.admit(self.term, &id, seq.low, bounds) {
+            return refusal;
         }
-        if !active.raise_low(&id, seq.low) {
-            return SequencerAnswer::Abandoned { id };
+        if planted(LogMutant::ConditionBeforeId)
+            && let Some(refused) = active.refused(&seq)
+        {
+            return refused;
         }
-        match active.ids.get(&id).copied() {
+        match active.sessions.get(&id).copied() {
             Some(IdPlace::Durable(position, count)) => {
                 return SequencerAnswer::Done {
                     id,
@@ -151,6 +136,14 @@ impl Sequencer {
         if foreign && mode != AppendMode::Corfu && !planted(LogMutant::ForeignUnit) {
             return SequencerAnswer::NotOfTerm { id, term };
         }
+        if let Phase::Active(active) = &self.phase
+            && let Some(refused) = active.refused(&seq)
+        {
+            return refused;
+        }
+        if self.is_full(now) {
+            return SequencerAnswer::Full { id };
+        }
         if !self.has_room() {
             return SequencerAnswer::Busy { id: Some(id) };
         }
@@ -182,7 +175,6 @@ impl Sequencer {
             return false;
         };
         active.open.len() < self.limits.window
-            && active.ids.len() < self.limits.ids_max
             && active.tags.len() < self.limits.tags_max
             && active.map.pages_to(active.next) < self.limits.unwritten_pages_max
     }
@@ -213,7 +205,9 @@ impl Sequencer {
             id: Some(seq.id),
             links: active.link(&seq.tags, position, seq.count),
         };
-        active.ids.insert(seq.id, IdPlace::Bound(position, unit));
+        active
+            .sessions
+            .insert(seq.id, IdPlace::Bound(position, unit));
         self.open(now, binding.clone(), unit, mode != AppendMode::Corfu, out);
         Some((binding, unit))
     }
@@ -260,32 +254,38 @@ impl Sequencer {
     }
 
     /// A unit has decided the positions of a binding.
-    pub(super) fn settle(&mut self, _now: Time, decision: Decision) {
+    pub(super) fn settle(&mut self, now: Time, decision: Decision) {
         let Phase::Active(active) = &mut self.phase else {
             return;
         };
         if let Some(open) = active.open.remove(&decision.position) {
-            let count = open.binding.count;
+            active.note_decided(&open.binding, decision.data);
+            let count = u64::from(open.binding.count);
             let entry = PageEntry::Unit(decision.unit);
             active.map.set(decision.position, count, entry);
+            if decision.data {
+                let retention = &self.record.retention;
+                active.note_kept(now, decision.count, decision.bytes, retention);
+            }
         }
         let Some(id) = decision.id else {
             return;
         };
+        // What is not known is abandoned, or nobody's.
+        let bound = active.sessions.get(&id).copied();
+        let same = matches!(bound, Some(IdPlace::Bound(at, _)) if at == decision.position);
         if decision.data {
-            if !active.is_abandoned(&id) {
+            if same {
                 let place = IdPlace::Durable(decision.position, decision.count);
-                active.ids.insert(id, place);
+                active.sessions.insert(id, place);
             }
             return;
         }
         // Only the junk of *this* position makes the append loose: it may be bound anew already (rule 11).
-        let bound = active.ids.get(&id);
-        let same = matches!(bound, Some(IdPlace::Bound(at, _)) if *at == decision.position);
         let any =
             planted(LogMutant::PositionNotCompared) && matches!(bound, Some(IdPlace::Bound(..)));
         if same || any {
-            active.ids.remove(&id);
+            active.sessions.remove(&id);
         }
     }
 }
@@ -296,6 +296,6 @@ impl ActiveTerm {
         let at = |place: &IdPlace| match place {
             IdPlace::Bound(at, _) | IdPlace::Durable(at, _) => *at == position,
         };
-        self.open.contains_key(&position) || self.ids.values().any(at)
+        self.open.contains_key(&position) || self.sessions.ids().values().any(at)
     }
 }

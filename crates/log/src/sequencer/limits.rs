@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use crate::sessions::SessionBounds;
+use crate::unit::{IDS_MAX, SESSIONS_MAX};
+
 /// The bounds and times of a sequencer.
 #[derive(Clone, Debug)]
 pub struct SequencerLimits {
@@ -13,9 +16,13 @@ pub struct SequencerLimits {
     pub queue_wait: Duration,
     /// Most tail checks and trims in progress.
     pub asked_max: usize,
+    /// Most waits for the log to grow.
+    pub waits_max: usize,
     /// A check or a trim is given up after this time.
     pub asked_wait: Duration,
-    /// Most appends and most clients that are remembered.
+    /// Most sessions that are known; the lowest ends for another. No more than units keep, so that units follow.
+    pub sessions_max: usize,
+    /// Most appends that are known; the sessions of the lowest end for another.
     pub ids_max: usize,
     /// Most tags that are remembered.
     pub tags_max: usize,
@@ -27,8 +34,19 @@ pub struct SequencerLimits {
     pub resend_token: Duration,
     /// Seals, pages, trims and the opening of the term are sent again after this time.
     pub call_again: Duration,
+    /// The log's record is read in this rhythm while it has rules for what is kept, and trims that they ask for are sent in a tenth of it.
+    pub record_every: Duration,
     /// The decided prefix is sent to units in this rhythm.
     pub prefix_every: Duration,
+}
+
+impl SequencerLimits {
+    pub(super) fn session_bounds(&self) -> SessionBounds {
+        SessionBounds {
+            sessions: self.sessions_max,
+            ids: self.ids_max,
+        }
+    }
 }
 
 impl Default for SequencerLimits {
@@ -38,13 +56,16 @@ impl Default for SequencerLimits {
             queue_max: 4096,
             queue_wait: Duration::from_micros(1_500),
             asked_max: 1024,
+            waits_max: 1024,
             asked_wait: Duration::from_secs(1),
-            ids_max: 1 << 20,
+            sessions_max: SESSIONS_MAX,
+            ids_max: IDS_MAX,
             tags_max: 1 << 20,
             unwritten_pages_max: 4,
             resend: Duration::from_millis(10),
             resend_token: Duration::from_millis(200),
             call_again: Duration::from_millis(20),
+            record_every: Duration::from_secs(10),
             prefix_every: Duration::from_millis(5),
         }
     }

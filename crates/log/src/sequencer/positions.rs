@@ -58,6 +58,15 @@ impl Sequencer {
         }
     }
 
+    /// The number of appends that are known, for a test.
+    #[cfg(test)]
+    pub(crate) fn peek_known(&self) -> usize {
+        match &self.phase {
+            Phase::Active(active) => active.sessions.ids().len(),
+            _ => 0,
+        }
+    }
+
     /// The last positions of a tag, for a test at rest.
     #[cfg(test)]
     pub(crate) fn peek_stream(&self, tag: u64) -> Vec<Position> {
@@ -124,6 +133,7 @@ impl Sequencer {
             true => Position::MAX,
             false => active.prefix(),
         };
+        let trim = active.trim;
         let mut tails = Vec::new();
         active.checks.retain(|_, check| {
             let known = check.confirmed && prefix >= check.tail;
@@ -133,7 +143,8 @@ impl Sequencer {
             !known
         });
         for (to, tail, stream) in tails {
-            self.reply(to, SequencerAnswer::Tail { tail, stream }, out);
+            let tail = SequencerAnswer::Tail { tail, stream, trim };
+            self.reply(to, tail, out);
         }
     }
 
@@ -199,6 +210,7 @@ impl Sequencer {
                 positions.retain(|position| *position >= trim);
             }
             active.tags.retain(|_, positions| !positions.is_empty());
+            active.tails.retain(|_, tail| *tail > trim);
         }
         let mut done = Vec::new();
         active.trims.retain(|asked| {

@@ -10,6 +10,7 @@ use staves_model::Time;
 use super::assign::SeqRequest;
 use super::{Phase, Sequencer, SequencerEffects};
 use crate::message::SequencerAnswer;
+use crate::mutant::{LogMutant, planted};
 use crate::types::{AppendId, AppendMode, Binding, UnitId};
 
 /// The appends that wait for their unit's turn.
@@ -82,6 +83,14 @@ impl Sequencer {
             let Some(seq) = turn.and_then(|unit| active.queues.pop(unit)) else {
                 return;
             };
+            // Of a session that is over by now nothing is bound any more.
+            if active.sessions.is_over(seq.id.session) {
+                continue;
+            }
+            // Its condition may have failed while it waited: its unit asks again, and is answered.
+            if active.refused(&seq).is_some() && !planted(LogMutant::ConditionNotAtTurn) {
+                continue;
+            }
             self.assign(now, seq, out);
         }
     }

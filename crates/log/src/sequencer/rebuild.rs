@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use staves_model::{ClientId, Time};
+use staves_model::Time;
 
 use super::map::OpenMap;
 use super::{ActiveTerm, IdPlace, Phase, Sequencer, SequencerEffects};
 use crate::message::{RecordRequest, SealCursor, SealedItem, UnitAnswer, UnitOp};
 use crate::mutant::{LogMutant, planted};
+use crate::sessions::{SessionBounds, SessionTable};
 use crate::share::keep_last;
-use crate::types::{AppendId, AppendMode, LogRecord, Low, PageEntry, Position, UnitId};
+use crate::types::{AppendMode, LogRecord, PageEntry, Position, SessionId, UnitId};
 
 /// The report of one unit.
 #[derive(Clone, Debug)]
@@ -26,8 +27,7 @@ struct SealReport {
 pub(super) struct SealRound {
     units: BTreeSet<UnitId>,
     reports: BTreeMap<UnitId, SealReport>,
-    ids: BTreeMap<AppendId, (Position, u32)>,
-    lows: BTreeMap<ClientId, Low>,
+    sessions: SessionTable<(Position, u32)>,
     tags: BTreeMap<u64, Vec<Position>>,
     claims: Vec<(UnitId, Position, u32)>,
 }
@@ -55,7 +55,15 @@ impl SealRound {
         self.all_reported() && self.reports.values().all(|report| report.cursor.is_none())
     }
 
-    fn take_items(&mut self, unit: UnitId, items: Vec<SealedItem>) {
+    /// Takes a unit's report in. Sessions that one unit has dropped nobody takes any more.
+    fn note_report(&mut self, unit: UnitId, report: SealReport, floor: SessionId) {
+        self.reports.insert(unit, report);
+        if !planted(LogMutant::FloorNotRebuilt) {
+            self.sessions.raise_floor(floor);
+        }
+    }
+
+    fn take_items(&mut self, unit: UnitId, items: Vec<SealedItem>, bounds: SessionBounds) {
         for item in items {
             match item {
                 SealedItem::Id {
@@ -63,11 +71,14 @@ impl SealRound {
                     position,
                     count,
                 } => {
-                    self.ids.insert(id, (position, count));
+                    if !self.sessions.is_abandoned(&id) {
+                        self.sessions.insert(id, (position, count));
+                    }
                 }
-                SealedItem::Low { client, low } => {
-                    let mark = self.lows.entry(client).or_default();
-                    *mark = (*mark).max(low);
+                SealedItem::Low { session, low } => {
+                    if !self.sessions.is_over(session) {
+                        self.sessions.raise(session, low);
+                    }
                 }
                 SealedItem::Tag { tag, positions } => {
                     self.tags.entry(tag).or_default().extend(positions);
@@ -75,6 +86,7 @@ impl SealRound {
                 SealedItem::Claim { position, count } => self.claims.push((unit, position, count)),
             }
         }
+        self.sessions.bound(bounds);
     }
 
     fn highest(&self, of: impl Fn(&SealReport) -> u64) -> u64 {
@@ -153,7 +165,7 @@ impl Sequencer {
         answer: UnitAnswer,
         out: &mut SequencerEffects,
     ) {
-        let own = self.term;
+        let (own, bounds) = (self.term, self.limits.session_bounds());
         let Phase::Sealing(round) = &mut self.phase else {
             return;
         };
@@ -163,6 +175,7 @@ impl Sequencer {
                 claimed,
                 trim,
                 pages,
+                floor,
             } => {
                 let older = planted(LogMutant::SealOfOlderTerm) && term < own;
                 if term != own && !older
@@ -177,7 +190,7 @@ impl Sequencer {
                     pages,
                     cursor: (!older).then_some(SealCursor::START),
                 };
-                round.reports.insert(unit, report);
+                round.note_report(unit, report, floor);
                 // The floor of claims is known once all have reported.
                 if round.all_reported() {
                     self.call(now, out);
@@ -195,7 +208,7 @@ impl Sequencer {
                     return;
                 };
                 report.cursor = next;
-                round.take_items(unit, items);
+                round.take_items(unit, items, bounds);
                 if next.is_some() {
                     let round = round.clone_heads();
                     self.ask_items(unit, &round, out);
@@ -248,9 +261,8 @@ impl Sequencer {
         let last_start = self.record.view.start;
         self.record = record;
         let active = self.rebuilt(now, round, last_start);
-        let lost = (last_start.max(active.trim)..self.record.view.start)
-            .filter(|position| active.map.get(*position) == Some(PageEntry::Junk));
-        self.unclaimed = lost.count() as u64;
+        let lost = last_start.max(active.trim)..self.record.view.start;
+        self.unclaimed = active.map.junk_within(lost);
         self.phase = Phase::Active(Box::new(active));
         self.write_page(now, out);
         self.send_trim(out);
@@ -268,11 +280,7 @@ impl Sequencer {
         let mut active = ActiveTerm {
             next: view.start,
             map: self.rebuilt_map(&round, trim, last_start),
-            ids: round
-                .ids
-                .iter()
-                .map(|(id, at)| (*id, durable(*at)))
-                .collect(),
+            sessions: round.sessions.clone().map(durable),
             tags,
             trim,
             untrimmed: view.projection.units().into_iter().collect(),
@@ -281,13 +289,14 @@ impl Sequencer {
             ..ActiveTerm::default()
         };
         if planted(LogMutant::IdsNotRebuilt) {
-            active.ids.clear();
+            active.sessions.forget_ids();
         }
         if planted(LogMutant::TagsNotRebuilt) {
             active.tags.clear();
         }
-        if !planted(LogMutant::LowsNotRebuilt) {
-            active.lows = round.lows;
+        active.note_sealed(view.start);
+        if planted(LogMutant::LowsNotRebuilt) {
+            active.sessions.forget_lows();
         }
         active
     }
@@ -302,17 +311,19 @@ impl Sequencer {
         }
         let start = self.record.view.start;
         let first = map.first();
-        for position in first..start {
-            let entry = match position < trim && !planted(LogMutant::TrimmedAsJunkInPage) {
-                true => PageEntry::Trimmed,
-                false => PageEntry::Junk,
-            };
-            if !planted(LogMutant::UnclaimedLeft) || position < last_start {
-                map.set(position, 1, entry);
-            }
-        }
+        let end = match planted(LogMutant::UnclaimedLeft) {
+            true => start.min(last_start),
+            false => start,
+        };
+        let trimmed = match planted(LogMutant::TrimmedAsJunkInPage) {
+            true => first,
+            false => trim.clamp(first, end.max(first)),
+        };
+        // Of nobody's positions there may be any number: they are runs.
+        map.set(first, trimmed - first, PageEntry::Trimmed);
+        map.set(trimmed, end.saturating_sub(trimmed), PageEntry::Junk);
         for (unit, position, count) in &round.claims {
-            map.set(*position, *count, PageEntry::Unit(*unit));
+            map.set(*position, u64::from(*count), PageEntry::Unit(*unit));
         }
         map
     }

@@ -1,8 +1,10 @@
 //! A sequencer by itself: a term's way to its opening, the wait queues, and what is sent again.
 
+mod sessions;
+
 use std::time::Duration;
 
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 
 use super::*;
 use crate::message::SealedItem;
@@ -33,7 +35,18 @@ fn committed(mode: AppendMode) -> LogRecord {
         name: "a".into(),
         view,
         lead: Some(lead),
+        cursors: Default::default(),
+        retention: Default::default(),
     }
+}
+
+/// An append of a session of an earlier term.
+fn id(seq: u32) -> AppendId {
+    let session = SessionId {
+        term: Term(0),
+        count: 3,
+    };
+    AppendId { session, seq }
 }
 
 struct TestSequencer {
@@ -81,6 +94,7 @@ impl TestSequencer {
             claimed,
             trim: 0,
             pages: 0,
+            floor: SessionId::default(),
         };
         self.unit(unit, sealed);
     }
@@ -108,18 +122,15 @@ impl TestSequencer {
     }
 
     fn seq(&mut self, seq: u32, unit: GroupId) -> SequencerAnswer {
-        let id = AppendId {
-            client: ClientId(3),
-            incarnation: 0,
-            seq,
-        };
+        let id = id(seq);
         let op = SequencerOp::Seq {
             id,
             count: 1,
             tags: Vec::new(),
             unit,
-            low: Low::default(),
+            low: 0,
             lost: None,
+            condition: None,
         };
         let request = SequencerRequest { log: LogId(5), op };
         let event = SequencerEvent::Request(ReplyTo(0), request);
@@ -224,11 +235,7 @@ fn a_binding_is_sent_again_until_it_is_decided() {
     let again = test.seq(1, UNITS[2]);
     assert!(matches!(again, SequencerAnswer::Bound { unit, .. } if unit == UNITS[1]));
     assert_eq!(test.bound(), [(2, 0, true)]);
-    let id = AppendId {
-        client: ClientId(3),
-        incarnation: 0,
-        seq: 1,
-    };
+    let id = id(1);
     test.unit(
         UNITS[1],
         UnitAnswer::Decided(Decision {
@@ -238,6 +245,7 @@ fn a_binding_is_sent_again_until_it_is_decided() {
             count: 1,
             id: Some(id),
             data: true,
+            bytes: 1,
         }),
     );
     test.wait(20_000);
@@ -257,12 +265,9 @@ fn junk_is_compared_by_position() -> bool {
         unit: UNITS[0],
         position: 0,
         count: 1,
-        id: Some(AppendId {
-            client: ClientId(3),
-            incarnation: 0,
-            seq: 1,
-        }),
+        id: Some(id(1)),
         data: false,
+        bytes: 0,
     });
     test.unit(UNITS[0], junk.clone());
     test.seq(1, UNITS[0]);
@@ -336,4 +341,57 @@ fn a_sequencer_whose_unit_knows_nothing_of_the_log_asks_its_home() {
     let event = SequencerEvent::Home(gone);
     test.machine.step(test.now, event, &mut test.out);
     assert!(test.machine.is_deposed());
+}
+
+/// A log of two records, of which a cursor has passed none, refuses a third until the cursor moves on.
+#[test]
+fn a_full_log_waits_for_its_cursor() {
+    use crate::retention::{LogRetention, WhenFull};
+    let mut test = TestSequencer::active(AppendMode::Bind);
+    let mut record = test.machine.record().clone();
+    record.retention = LogRetention {
+        records: Some(2),
+        when_full: WhenFull::Refuse,
+        ..LogRetention::default()
+    };
+    record.cursors.insert("reader".into(), 0);
+    let home = |test: &mut TestSequencer, record: &LogRecord| {
+        let reply = RecordReply::Record(Box::new(record.clone()));
+        let event = SequencerEvent::Home(reply);
+        test.machine.step(test.now, event, &mut test.out);
+    };
+    home(&mut test, &record);
+    test.wait(1);
+    let mut refused = None;
+    for seq in 0..6 {
+        let SequencerAnswer::Bound { id, position, .. } = test.seq(seq, UNITS[0]) else {
+            refused = Some(seq);
+            break;
+        };
+        let decision = Decision {
+            term: Term(1),
+            unit: UNITS[0],
+            position,
+            count: 1,
+            id: Some(id),
+            data: true,
+            bytes: 10,
+        };
+        test.unit(UNITS[0], UnitAnswer::Decided(decision));
+    }
+    assert_eq!(refused, Some(3), "two are kept, and one makes the log full");
+    test.out.home.clear();
+    test.wait(1_000_000);
+    let asked = test.out.home.pop();
+    assert!(matches!(
+        asked,
+        Some(RecordRequest::Retain { position: 1, .. })
+    ));
+    record.cursors.insert("reader".into(), 3);
+    record.view.trim = 1;
+    home(&mut test, &record);
+    assert!(matches!(
+        test.seq(3, UNITS[0]),
+        SequencerAnswer::Bound { .. }
+    ));
 }

@@ -21,6 +21,8 @@ impl Sequencer {
         self.write_page(now, out);
         self.send_prefix(now, out);
         self.give_up_asked(now, out);
+        self.end_waits(now, out);
+        self.keep_records(now, out);
         if let Phase::Active(active) = &mut self.phase
             && now.since(active.last_call) >= self.limits.call_again
         {
@@ -105,9 +107,16 @@ impl Sequencer {
         if position == active.prefix_sent || !due {
             return;
         }
+        // The floor goes along: it alone is no reason for an entry at every unit.
+        let floor = active.sessions.floor();
         (active.prefix_sent, active.last_prefix) = (position, now);
         for unit in units {
-            self.send(unit, UnitOp::Prefix { term, position }, out);
+            let op = UnitOp::Prefix {
+                term,
+                position,
+                floor,
+            };
+            self.send(unit, op, out);
         }
     }
 

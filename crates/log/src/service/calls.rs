@@ -51,6 +51,14 @@ impl UnitCall {
         body.payload.is_empty() && UnitCall::from_body(body).is_ok_and(|call| !call.is_write())
     }
 
+    /// True if it is a read that brings a sequencer's word, by which the unit may decide a position.
+    pub(super) fn has_word(&self) -> bool {
+        let UnitCall::Request(BucketRequest::Unit(request)) = self else {
+            return false;
+        };
+        matches!(request.op, UnitOp::Read { word: Some(_), .. })
+    }
+
     /// Its body. The records' bytes are not copied.
     pub fn into_body(self) -> Body {
         let mut heads = BytesMut::new();

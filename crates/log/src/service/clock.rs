@@ -11,11 +11,13 @@ use crate::unit::UnitEffects;
 impl LogUnit {
     /// Makes the entries that are due by the clock.
     pub(super) fn tick(&mut self, context: &mut BucketContext, now: Time, out: &mut BucketEffects) {
+        // What the clock decides is read at once: like a write, it waits for copies that are lacking.
+        let lacks_copies = context.member().lacks_copies();
         let is_due = match &self.role {
             UnitRole::Serving(unit) => unit.has_timers() && now > self.ticked,
             UnitRole::Copy(_) => false,
         };
-        if !is_due || self.make_room(context, now, RoomFor::Little, out).is_err() {
+        if !is_due || lacks_copies || self.make_room(context, now, RoomFor::Little, out).is_err() {
             return;
         }
         self.ticked = now;

@@ -10,14 +10,18 @@ use staves_wire::service::Answer;
 use super::{LogUnit, UnitCall};
 use crate::codec::BucketRequest;
 use crate::message::{RecordRequest, UnitOp};
-use crate::store::{Need, NewData, PageEdit, UnitPages};
+use crate::store::{
+    CheckpointParts, INLINE_BYTES_MAX, Need, NewData, PART_BYTES, PageEdit, StoredEntry, UnitPages,
+};
 
-/// Extents that only what gives room back may take.
+/// Segments that are kept spare for what gives room back, and for seals: a full disk never keeps a unit from them.
 pub(super) const RESERVED_EXTENTS: u32 = 2;
 /// Bytes of frames that one step of the machine makes at most, beside those of held data.
 const STEP_FRAMES_BYTES: u64 = 64 << 10;
 /// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
+/// Most spare segments that one delta makes.
+const SPARES_AT_ONCE: u32 = 64;
 /// Most checkpoints of one tick.
 const CHECKPOINTS_MAX: usize = 8;
 
@@ -42,9 +46,10 @@ impl RoomFor {
         };
         match request {
             BucketRequest::Unit(request) => match request.op {
-                UnitOp::ReadPage { .. } | UnitOp::Confirm { .. } | UnitOp::Sealed { .. } => {
-                    RoomFor::Nothing
-                }
+                UnitOp::Read { word: None, .. }
+                | UnitOp::ReadPage { .. }
+                | UnitOp::Confirm { .. }
+                | UnitOp::Sealed { .. } => RoomFor::Nothing,
                 UnitOp::Park(_) | UnitOp::Write { .. } => {
                     RoomFor::Data(op.records().map_or(0, |records| records.bytes.len()))
                 }
@@ -92,15 +97,67 @@ impl LogUnit {
     /// The extents that the bucket has once all that is held has its entries, and the operation is done; those that are kept included.
     fn needed(&self, context: &BucketContext, room: RoomFor) -> u32 {
         let (data, frames) = self.held.to_come();
-        let base = context.used_extents().max(1) + extents(frames + STEP_FRAMES_BYTES);
+        let (used, spares) = (context.used_extents().max(1), self.pages.log.spares());
+        let base = used + extents(frames + STEP_FRAMES_BYTES);
         match room {
             RoomFor::Nothing => 0,
-            RoomFor::Little => base + if data > 0 { extents(data) + 1 } else { 0 },
+            // The first entry of a unit makes room for those that it keeps.
+            RoomFor::Little if used == 1 => base + 1 + RESERVED_EXTENTS,
+            RoomFor::Little => {
+                let more = base - used + if data > 0 { extents(data) + 1 } else { 0 };
+                used + more.saturating_sub(spares)
+            }
             RoomFor::Data(_) | RoomFor::Part(_) => {
                 let data = data + room.bytes() + room.bytes() / 8 + PAGE_BYTES as u64;
-                base + extents(data) + 1 + RESERVED_EXTENTS
+                base + extents(data) + 1 + self.lacks_spares()
             }
         }
+    }
+
+    /// Spare segments that are to be made: for the parts of the largest checkpoint, and some more.
+    fn lacks_spares(&self) -> u32 {
+        let large = self.pages.ledger.large_bytes() as u64;
+        let parts = if large > 0 {
+            extents(large + large / 2) + 1
+        } else {
+            0
+        };
+        (RESERVED_EXTENTS + parts).saturating_sub(self.pages.log.spares())
+    }
+
+    /// Keeps segments spare, of those that are reserved and not in use: operations have reserved them. True if it made some.
+    fn keep_spares(&mut self, context: &mut BucketContext) -> bool {
+        let reserved = self.reserved(context);
+        let unused = reserved.saturating_sub(context.used_extents());
+        let count = self.lacks_spares().min(unused).min(SPARES_AT_ONCE);
+        if count == 0 || self.pages.log.extents() == 0 {
+            return false;
+        }
+        let edit = self.pages.log.make_spares(count);
+        edit.is_ok_and(|edit| self.commit(context, edit, (&[], None)).is_ok())
+    }
+
+    /// Has the next appends go to spare segments, if no more extents are reserved.
+    pub(super) fn weigh_room(&mut self, context: &BucketContext) {
+        let reserved = self.reserved(context);
+        let lean = reserved < context.used_extents() + 2;
+        self.pages.log.set_lean(lean);
+    }
+
+    /// Extents that every member has reserved.
+    fn reserved(&self, context: &BucketContext) -> u32 {
+        let reserved = context.member().usable_extents();
+        #[cfg(test)]
+        let reserved = reserved.min(self.reserved_max.get());
+        reserved
+    }
+
+    fn grow(&self, context: &mut BucketContext, now: Time, need: u32) -> Growth {
+        #[cfg(test)]
+        if need > self.reserved_max.get() {
+            return Growth::Refused;
+        }
+        context.grow(now, need, with_ahead(need), with_ahead(need))
     }
 
     /// Sees to it that an operation finds room for all that it can make.
@@ -122,10 +179,10 @@ impl LogUnit {
             return Err(Outcome::Blocked { starved: false });
         }
         let need = self.needed(context, room);
-        if room == RoomFor::Little && context.member().usable_extents() >= need {
+        if room == RoomFor::Little && self.reserved(context) >= need {
             return Ok(());
         }
-        match context.grow(now, need, with_ahead(need), with_ahead(need)) {
+        match self.grow(context, now, need) {
             Growth::Granted => Ok(()),
             Growth::Pending => Err(Outcome::Blocked { starved: true }),
             Growth::Refused => self.room_by_cleaning(context, room),
@@ -141,7 +198,7 @@ impl LogUnit {
         self.checkpoint(context);
         self.free(context);
         let lacks = |unit: &LogUnit, context: &BucketContext| {
-            context.member().usable_extents() < unit.needed(context, room)
+            unit.reserved(context) < unit.needed(context, room)
         };
         if lacks(self, context) {
             self.clean(context, Need::Much);
@@ -170,7 +227,7 @@ impl LogUnit {
     /// Returns whether every member has reserved what a change needs.
     pub(super) fn fits(&self, context: &BucketContext, edit: &PageEdit) -> bool {
         let then = (context.used_extents() + edit.begun).saturating_sub(edit.freed);
-        then <= context.member().usable_extents()
+        then <= self.reserved(context)
     }
 
     /// A bounded part of what there is to tidy up. True if there is more, now or later.
@@ -186,30 +243,62 @@ impl LogUnit {
         }
         let freed = self.free(context);
         let cleaned = self.pages.log.is_untidy() && self.clean(context, Need::Some);
+        let kept = self.keep_spares(context);
         self.give_back(context);
-        freed || cleaned || self.pages.ledger.has_due()
+        kept || freed || cleaned || self.parts.is_some() || self.pages.ledger.has_due()
     }
 
-    /// One checkpoint that is due. False if none was made.
+    /// One checkpoint that is due, or the next part of one. False if none was made.
     fn checkpoint(&mut self, context: &mut BucketContext) -> bool {
+        if self.parts.is_some() {
+            return self.checkpoint_part(context);
+        }
         let Some(of) = self.pages.ledger.take_due() else {
             return false;
         };
         let Some(entry) = UnitPages::checkpoint(&of, self.role.state()) else {
             return true;
         };
-        // One that is too large for a delta is not made: its entries stay.
-        let all = [(entry, NewData::Nothing)];
-        let Ok(edit) = self.pages.append(&all) else {
-            return true;
-        };
-        let [(entry, _)] = all;
-        let made = self.fits(context, &edit)
-            && self
-                .commit(context, edit, (&[(entry, Vec::new())], None))
-                .is_ok();
+        let bytes = entry.to_bytes();
+        if bytes.len() > INLINE_BYTES_MAX {
+            let base = self.pages.log.next_number() - 1;
+            self.parts = Some(CheckpointParts::new(of, base, bytes, PART_BYTES));
+            return self.checkpoint_part(context);
+        }
+        let made = self.make_checkpoint(context, entry);
         self.stats.checkpoints += u64::from(made);
         made
+    }
+
+    /// The next part. Where there is no room for it now, it is made later: the parts so far stay.
+    fn checkpoint_part(&mut self, context: &mut BucketContext) -> bool {
+        self.parts
+            .take_if(|parts| parts.is_void(&self.pages.ledger));
+        let Some(entry) = self.parts.as_ref().map(CheckpointParts::next_entry) else {
+            return true;
+        };
+        if context.admit(16, INLINE_BYTES_MAX, 0).is_err() || !self.make_checkpoint(context, entry)
+        {
+            return false;
+        }
+        let number = self.pages.log.next_number() - 1;
+        let is_last = self.parts.as_mut().is_some_and(|parts| parts.made(number));
+        if is_last {
+            self.parts = None;
+            self.stats.checkpoints += 1;
+        }
+        true
+    }
+
+    fn make_checkpoint(&mut self, context: &mut BucketContext, entry: StoredEntry) -> bool {
+        self.weigh_room(context);
+        let all = [(entry, NewData::Nothing)];
+        let Ok(edit) = self.pages.append(&all) else {
+            return false;
+        };
+        let [(entry, _)] = all;
+        let made = (&[(entry, Vec::new())][..], None);
+        self.fits(context, &edit) && self.commit(context, edit, made).is_ok()
     }
 
     fn free(&mut self, context: &mut BucketContext) -> bool {
@@ -223,6 +312,7 @@ impl LogUnit {
         let Some(victim) = self.pages.log.victim(need) else {
             return false;
         };
+        self.weigh_room(context);
         let cleaned = context
             .member()
             .pages()

@@ -12,7 +12,7 @@ use super::calls::{UnitCall, record_answer, unit_answer};
 use super::room::RoomFor;
 use crate::codec::BucketRequest;
 use crate::entry::Entry;
-use crate::message::{SlotAnswer, UnitAnswer, UnitReply};
+use crate::message::{SlotAnswer, UnitAnswer, UnitOp, UnitReply};
 use crate::store::{DataPiece, INLINE_BYTES_MAX, NewData, NoPlace, PageEdit, StoredEntry, data_of};
 use crate::types::DataPlace;
 use crate::unit::{Delivery, NewEntry, ReplyTo, UnitEffects};
@@ -83,8 +83,13 @@ impl LogUnit {
         op: &UnitCall,
         out: &mut BucketEffects,
     ) -> Outcome {
+        let mut bare = op.has_word() && context.member().lacks_copies();
         if let Err(stop) = self.make_room(context, now, RoomFor::of(op), out) {
-            return stop;
+            // A read needs no room but for what a sequencer's word has it decide.
+            if !op.has_word() {
+                return stop;
+            }
+            bare = true;
         }
         let (to, mut effects) = (ReplyTo(header.token), UnitEffects::default());
         match op {
@@ -93,7 +98,10 @@ impl LogUnit {
                     Ok(places) => places,
                     Err(stop) => return stop,
                 };
-                let request = request.clone().map_data(|_| places);
+                let mut request = request.clone().map_data(|_| places);
+                if let (true, UnitOp::Read { word, .. }) = (bare, &mut request.op) {
+                    *word = None;
+                }
                 if let Some(unit) = self.unit_mut() {
                     unit.step(now, to, request, &mut effects);
                 }
@@ -142,6 +150,7 @@ impl LogUnit {
             let part = records.bytes.slice(staged.bytes..end);
             let room = self.make_room(context, now, RoomFor::Part(part.len()), out);
             let made = room.and_then(|()| {
+                self.weigh_room(context);
                 let staging = self.pages.log.stage(&staged.pieces, &part);
                 let (edit, pieces) = staging.map_err(|_| self.full())?;
                 self.commit(context, edit, (&[], None))?;
@@ -226,6 +235,7 @@ impl LogUnit {
         kept: Option<(RequestId, Bytes)>,
     ) -> Result<(), Outcome> {
         let mut rest = entries;
+        self.weigh_room(context);
         while let Some(last) = rest.last() {
             let stored = |new: &NewEntry| StoredEntry::Change(new.entry.clone());
             let data = |new: &NewEntry| match &new.entry {

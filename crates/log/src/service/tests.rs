@@ -3,6 +3,7 @@
 mod bench;
 mod load;
 mod room;
+mod rules;
 
 use bytes::Bytes;
 use staves_wire::ErrorCode;

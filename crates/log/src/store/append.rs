@@ -13,6 +13,8 @@ use super::{DATA_BYTES_MAX, ENTRIES_MAX, FRAMES_BYTES_MAX, INLINE_BYTES_MAX, NoP
 
 /// Data of so many bytes begin with a page.
 const ALIGNED_BYTES_MIN: usize = 64 << 10;
+/// The first bytes of a spare segment: by them its extent exists. The first frame is longer.
+const SPARE_MARK: [u8; 8] = [0xFF; 8];
 /// Data are not broken for a place of fewer bytes.
 const PIECE_BYTES_MIN: usize = 2048;
 
@@ -61,6 +63,8 @@ pub(crate) struct Placement<'l> {
     data: Cursor,
     /// The segments that it begins.
     begun: Vec<(u32, Contents)>,
+    /// Those of them that were spare.
+    spares: u32,
     /// The changes of each kind of segment.
     pub(crate) of_frames: PageEdit,
     pub(crate) of_data: PageEdit,
@@ -78,6 +82,7 @@ impl<'l> Placement<'l> {
             frames: cursor(Contents::Entries, log.open.0),
             data: cursor(Contents::Data, log.open.1),
             begun: Vec::new(),
+            spares: 0,
             of_frames: PageEdit::default(),
             of_data: PageEdit::default(),
         }
@@ -85,7 +90,12 @@ impl<'l> Placement<'l> {
 
     fn begin(&mut self, contents: Contents) -> Result<Cursor, NoPlace> {
         let taken: Vec<u32> = self.begun.iter().map(|(segment, _)| *segment).collect();
-        let segment = self.log.segments.fresh(&taken).ok_or(NoPlace::Segments)?;
+        let segments = &self.log.segments;
+        let takes_spares = self.log.lean && contents != Contents::Spare;
+        let spare = segments.spare(&taken).filter(|_| takes_spares);
+        self.spares += u32::from(spare.is_some());
+        let segment = spare.or_else(|| segments.fresh(&taken));
+        let segment = segment.ok_or(NoPlace::Segments)?;
         self.begun.push((segment, contents));
         Ok(Cursor {
             contents,
@@ -144,7 +154,7 @@ impl<'l> Placement<'l> {
     pub(crate) fn finish(self, freed: &[u32]) -> PageEdit {
         let mut edit = PageEdit::default();
         let is_new = !self.log.exists && !self.begun.is_empty();
-        edit.begun = self.begun.len() as u32 + u32::from(is_new);
+        edit.begun = self.begun.len() as u32 - self.spares + u32::from(is_new);
         let mut changed = self.begun;
         changed.extend(freed.iter().map(|segment| (*segment, Contents::Free)));
         edit.put_table(changed, is_new);
@@ -189,6 +199,29 @@ impl EntryLog {
             place.frame(&frame)?;
         }
         Ok(place.finish(&[]))
+    }
+
+    /// Has what is appended next begin spare segments, if there are some, before free ones.
+    pub fn set_lean(&mut self, lean: bool) {
+        self.lean = lean;
+    }
+
+    /// The change that keeps so many segments spare.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn make_spares(&self, count: u32) -> Result<PageEdit, NoPlace> {
+        let mut place = Placement::new(self);
+        for _ in 0..count {
+            let spare = place.begin(Contents::Spare)?;
+            place.of_data.put(spare.at(), &SPARE_MARK);
+        }
+        Ok(place.finish(&[]))
+    }
+
+    /// Segments that are spare.
+    pub fn spares(&self) -> u32 {
+        self.segments.spares()
     }
 
     /// The change that stages a part of an entry's data, of at most [`INLINE_BYTES_MAX`] bytes, behind those that were staged for it already; and all
@@ -240,9 +273,14 @@ impl EntryLog {
         roomy.map(move |segment| start_of(segment) + fill(segment) as u64)
     }
 
+    /// Nothing is staged: whoever had staged it has ceased to serve.
+    pub fn give_up_staged(&mut self) {
+        self.segments.unstage_all();
+    }
+
     /// Begins to append at a member that serves from now on: where there is the most room.
     pub fn start(&mut self) {
-        self.segments.unstage_all();
+        self.give_up_staged();
         let roomiest = |contents: Contents| {
             let all = self.segments.iter();
             let those = all.filter(|(_, s)| s.contents == contents && s.room() > 0);

@@ -50,7 +50,7 @@ impl EntryLog {
     /// The segment whose cleaning costs the least, if one is worth it.
     pub fn victim(&self, need: Need) -> Option<u32> {
         let worth = |(segment, one): &(u32, &UnitSegment)| {
-            let is_full = !self.is_open(*segment) && one.contents != Contents::Free;
+            let is_full = !self.is_open(*segment) && one.is_used();
             is_full && one.staged == 0 && one.live as usize <= need.live_max()
         };
         let all = self.segments.iter().filter(worth);
@@ -73,7 +73,7 @@ impl EntryLog {
             return Ok(None);
         }
         match self.segments.get(segment).contents {
-            Contents::Free => Ok(None),
+            Contents::Free | Contents::Spare => Ok(None),
             Contents::Entries => self.clean_entries(pages, segment),
             Contents::Data => self.clean_data(pages, segment),
         }
@@ -159,7 +159,8 @@ impl EntryLog {
 
     /// Returns whether so much of the bucket is dead that cleaning is due.
     pub fn is_untidy(&self) -> bool {
-        let used = u64::from(self.segments.used()) * EXTENT_BYTES as u64;
+        let used = self.segments.used() - self.segments.spares();
+        let used = u64::from(used) * EXTENT_BYTES as u64;
         let dead = used.saturating_sub(self.segments.live());
         dead > used / 4 && dead > 4 * EXTENT_BYTES as u64
     }

@@ -7,7 +7,7 @@ use super::frame::{segment_of, start_of};
 use super::segments::Contents;
 
 /// The first bytes of a unit's bucket.
-pub(crate) const MAGIC: [u8; 16] = *b"staveslg\x01\0\0\0\0\0\0\0";
+pub(crate) const MAGIC: [u8; 16] = *b"staveslg\x02\0\0\0\0\0\0\0";
 /// The offset of the table of segments.
 pub(crate) const TABLE_AT: u64 = 4096;
 

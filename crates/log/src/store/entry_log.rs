@@ -63,6 +63,8 @@ pub struct EntryLog {
     pub(crate) last: u64,
     /// The segments of entries and of data that are appended to, at a data bucket.
     pub(crate) open: (Option<u32>, Option<u32>),
+    /// Appends begin spare segments first.
+    pub(crate) lean: bool,
 }
 
 fn damage<T>(at: u64, why: &'static str) -> Result<T, PageDamage> {

@@ -1,6 +1,6 @@
 //! The reasons why entries of a unit live.
 //!
-//! A checkpoint stands for all entries of its log before it, but for the records and map pages that are there then. So a scan makes the state of the
+//! A checkpoint stands for all entries of its log before it, or before its base if it is made in parts, but for the records and map pages that are there then. So a scan makes the state of the
 //! checkpoint, with what those have, and replays all entries after it. An entry dies at a checkpoint, and at no other time: a trim or a punch takes the
 //! record to be there. Two kinds are kept for good, some 40
 //! bytes each: that a log was forgotten, and that a record was deleted whose name nobody has taken since. Without them dead entries that still
@@ -8,8 +8,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::parts::PART_BYTES;
 use super::stored::StoredEntry;
 use crate::entry::Entry;
+use crate::share::LogShare;
 use crate::state::UnitState;
 use crate::types::{DataPlace, LogId};
 
@@ -50,8 +52,13 @@ struct OwnerEntries {
     checkpoint_bytes: usize,
     /// Entries after it, and the data of each; 0 for none.
     since: Vec<(u64, u64)>,
-    /// Entries before it that died since: what happened to their records is told by entries after it, which take them to be there.
-    later: Vec<u64>,
+    /// Entries whose records, or whose map page, are gone, and the entry by which they went, which takes them to be there: they die at a checkpoint
+    /// that stands for that one.
+    later: Vec<(u64, u64)>,
+    /// The parts of the last checkpoint.
+    named: Vec<u64>,
+    /// Parts that no checkpoint names yet, and their base.
+    parts: (u64, Vec<u64>),
     /// Bytes that the next checkpoint releases, about.
     pinned: usize,
     /// The entries of map pages.
@@ -59,6 +66,8 @@ struct OwnerEntries {
     /// The entry by which the log was last forgotten; 0 for none. It stays, whatever checkpoints there are: they do not stand for what was
     /// forgotten before.
     forgotten: u64,
+    /// The entry by which the log was last forgotten, or the record deleted.
+    gone: u64,
 }
 
 impl OwnerEntries {
@@ -73,6 +82,26 @@ impl OwnerEntries {
     }
 }
 
+/// A checkpoint that was noted.
+struct NotedCheckpoint<'a> {
+    /// 0 for none: the log was forgotten.
+    number: u64,
+    bytes: usize,
+    /// The last entry that it stands for.
+    base: u64,
+    parts: &'a [u64],
+}
+
+impl NotedCheckpoint<'_> {
+    /// The end of all that was there.
+    const GONE: NotedCheckpoint<'static> = NotedCheckpoint {
+        number: 0,
+        bytes: 0,
+        base: u64::MAX,
+        parts: &[],
+    };
+}
+
 /// The reasons of all entries.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ledger {
@@ -81,6 +110,8 @@ pub(crate) struct Ledger {
     /// The entry that has the number of logs that were ever created here, and whether it is dead but for that.
     counter: (u64, bool),
     due: BTreeSet<CheckpointOf>,
+    /// Logs whose checkpoint would be made in parts, and its bytes.
+    large: BTreeMap<LogId, usize>,
     /// The highest number of data that an entry had.
     last_data: u64,
 }
@@ -95,6 +126,7 @@ fn log_of(entry: &Entry) -> Option<LogId> {
         | Entry::Punch { log, .. }
         | Entry::Page { log, .. }
         | Entry::Prefix { log, .. }
+        | Entry::Floor { log, .. }
         | Entry::Forget { log } => Some(*log),
         _ => None,
     }
@@ -105,11 +137,14 @@ pub(crate) fn owner_of(entry: &StoredEntry) -> CheckpointOf {
     match entry {
         StoredEntry::Share(log, _) => CheckpointOf::Log(*log),
         StoredEntry::Record(_, record) => CheckpointOf::Name(record.name.clone()),
+        StoredEntry::Part(of, ..) | StoredEntry::Parted(of, ..) => of.clone(),
         StoredEntry::Change(
             Entry::Create { name, .. }
             | Entry::Lead { name, .. }
             | Entry::Open { name, .. }
             | Entry::RecordTrim { name, .. }
+            | Entry::Cursor { name, .. }
+            | Entry::Retention { name, .. }
             | Entry::Delete { name },
         ) => CheckpointOf::Name(name.clone()),
         StoredEntry::Change(entry) => CheckpointOf::Log(log_of(entry).unwrap_or_default()),
@@ -130,6 +165,11 @@ impl Ledger {
     /// An owner whose checkpoint is due. It is given once.
     pub(crate) fn take_due(&mut self) -> Option<CheckpointOf> {
         self.due.pop_first()
+    }
+
+    /// True if the state of an entry is gone since.
+    pub(crate) fn is_gone_since(&self, of: &CheckpointOf, base: u64) -> bool {
+        self.owners.get(of).is_none_or(|owner| owner.gone > base)
     }
 
     /// True if a checkpoint is due.
@@ -180,14 +220,41 @@ impl Ledger {
                 if let StoredEntry::Record(..) = entry {
                     self.carries_counter(number, dead);
                 }
-                self.checkpointed(&mut owner, (number, bytes), dead);
+                let noted = NotedCheckpoint {
+                    number,
+                    bytes,
+                    base: number,
+                    parts: &[],
+                };
+                self.checkpointed(&mut owner, noted, dead);
+            }
+            StoredEntry::Part(_, base, _) => {
+                let (of, parts) = &mut owner.parts;
+                if std::mem::replace(of, *base) != *base {
+                    dead.append(parts);
+                }
+                parts.push(number);
+            }
+            // The number of logs that were created is as of its base: it does not carry that on.
+            StoredEntry::Parted(_, base, parts) => {
+                let noted = NotedCheckpoint {
+                    number,
+                    bytes: parts.len() * PART_BYTES,
+                    base: *base,
+                    parts,
+                };
+                self.checkpointed(&mut owner, noted, dead);
             }
             StoredEntry::Change(change) => {
                 self.changed(&mut owner, (number, bytes), change, (state, freed), dead);
             }
         }
-        if owner.is_due() {
-            self.due.insert(of.clone());
+        match owner.is_due() {
+            true => self.due.insert(of.clone()),
+            false => self.due.remove(&of),
+        };
+        if let CheckpointOf::Log(log) = of {
+            self.weigh(log, state);
         }
         self.owners.insert(of, owner);
     }
@@ -201,7 +268,7 @@ impl Ledger {
         dead: &mut Vec<u64>,
     ) {
         for place in freed {
-            self.freed(owner, place);
+            self.freed(owner, number, place);
         }
         match change {
             Entry::Commit { places, .. } => match places.first() {
@@ -220,31 +287,33 @@ impl Ledger {
                 self.carries_counter(number, dead);
             }
             Entry::Forget { .. } => {
-                self.checkpointed(owner, (0, 0), dead);
+                self.checkpointed(owner, NotedCheckpoint::GONE, dead);
                 dead.extend(std::mem::take(&mut owner.pages).into_values());
+                owner.gone = number;
                 let before = std::mem::replace(&mut owner.forgotten, number);
                 dead.extend((before > 0).then_some(before));
             }
             Entry::Delete { .. } => {
-                self.checkpointed(owner, (0, 0), dead);
+                self.checkpointed(owner, NotedCheckpoint::GONE, dead);
                 owner.since.push((number, 0));
+                owner.gone = number;
             }
             _ => owner.push(number, bytes),
         }
         if let Entry::Trim { log, .. } = change {
             let share = state.share(*log);
             let later = &mut owner.later;
-            owner.pages.retain(|page, number| {
+            owner.pages.retain(|page, entry| {
                 let stays = share.is_some_and(|share| share.pages.contains_key(page));
                 if !stays {
-                    later.push(*number);
+                    later.push((*entry, number));
                 }
                 stays
             });
         }
     }
 
-    fn freed(&mut self, owner: &mut OwnerEntries, place: &DataPlace) {
+    fn freed(&mut self, owner: &mut OwnerEntries, by: u64, place: &DataPlace) {
         let data = data_of(place);
         owner.pinned += FRAME_BYTES + place.bytes as usize;
         let Some(named) = self.data.get_mut(&data) else {
@@ -254,32 +323,57 @@ impl Ledger {
         if named.records > 0 {
             return;
         }
-        let entry = named.entry;
+        owner.later.push((named.entry, by));
         self.data.remove(&data);
-        if entry < owner.checkpoint {
-            owner.later.push(entry);
-        }
     }
 
-    /// A checkpoint stands for all of an owner's entries, but for records and map pages.
+    /// A checkpoint stands for all of an owner's entries up to its base, but for records and map pages.
     fn checkpointed(
         &mut self,
         owner: &mut OwnerEntries,
-        (number, bytes): (u64, usize),
+        noted: NotedCheckpoint<'_>,
         dead: &mut Vec<u64>,
     ) {
-        let before = std::mem::replace(&mut owner.checkpoint, number);
+        let before = std::mem::replace(&mut owner.checkpoint, noted.number);
+        if before > 0 {
+            self.bury(before, dead);
+        }
+        dead.extend(std::mem::replace(&mut owner.named, noted.parts.to_vec()));
+        let parts = std::mem::take(&mut owner.parts.1);
+        let unnamed = |part: &u64| noted.parts.binary_search(part).is_err();
+        dead.extend(parts.into_iter().filter(unnamed));
+        let stays = |by: u64| by > noted.base;
+        owner.later.retain(|(entry, by)| {
+            if !stays(*by) {
+                dead.push(*entry);
+            }
+            stays(*by)
+        });
+        // An entry with records dies with the last of them.
         let since = std::mem::take(&mut owner.since);
-        dead.append(&mut owner.later);
-        let all = since.into_iter().chain((before > 0).then_some((before, 0)));
-        for (number, data) in all {
-            let has_records = |d: &NamedData| d.entry == number;
-            if !self.data.get(&data).is_some_and(has_records) {
-                self.bury(number, dead);
+        for (number, data) in since {
+            match number {
+                number if stays(number) => owner.since.push((number, data)),
+                number if data == 0 => self.bury(number, dead),
+                _ => {}
             }
         }
-        owner.checkpoint_bytes = bytes;
+        owner.checkpoint_bytes = noted.bytes;
         owner.pinned = 0;
+    }
+
+    /// Notes a log whose checkpoint is large.
+    pub(crate) fn weigh(&mut self, log: LogId, state: &UnitState) {
+        let bytes = state.share(log).map_or(0, LogShare::checkpoint_bytes);
+        match bytes > PART_BYTES {
+            true => self.large.insert(log, bytes),
+            false => self.large.remove(&log),
+        };
+    }
+
+    /// Bytes of the largest checkpoint that would be made in parts; 0 if there is none.
+    pub(crate) fn large_bytes(&self) -> usize {
+        self.large.values().copied().max().unwrap_or(0)
     }
 
     fn carries_counter(&mut self, number: u64, dead: &mut Vec<u64>) {

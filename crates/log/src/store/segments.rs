@@ -17,6 +17,8 @@ pub(crate) enum Contents {
     Entries,
     /// Data of entries.
     Data,
+    /// Room that is kept for what gives room back: its extent exists, so that it is there after a start on a full disk as well.
+    Spare,
 }
 
 impl Contents {
@@ -25,11 +27,13 @@ impl Contents {
             Contents::Free => 0,
             Contents::Entries => 1,
             Contents::Data => 2,
+            Contents::Spare => 3,
         }
     }
 
     pub(crate) fn from_byte(byte: u8) -> Option<Contents> {
-        [Contents::Free, Contents::Entries, Contents::Data]
+        use Contents::{Data, Entries, Free, Spare};
+        [Free, Entries, Data, Spare]
             .into_iter()
             .find(|contents| contents.to_byte() == byte)
     }
@@ -52,7 +56,12 @@ pub(crate) struct UnitSegment {
 impl UnitSegment {
     /// Returns whether nothing in it is needed.
     pub(crate) fn is_empty(&self) -> bool {
-        self.contents != Contents::Free && self.live == 0 && self.staged == 0
+        self.is_used() && self.live == 0 && self.staged == 0
+    }
+
+    /// Returns whether it has entries or data.
+    pub(crate) fn is_used(&self) -> bool {
+        matches!(self.contents, Contents::Entries | Contents::Data)
     }
 
     /// Bytes behind the last that was written.
@@ -67,8 +76,9 @@ pub(crate) struct LogSegments {
     all: Vec<UnitSegment>,
     /// No segment below is free.
     free_from: u32,
-    /// Segments that are not free.
+    /// Segments that are not free, those that are spare among them.
     used: u32,
+    spare: u32,
     /// Bytes of all that live entries take up.
     live: u64,
 }
@@ -100,14 +110,21 @@ impl LogSegments {
         self.used
     }
 
+    /// Segments that are spare.
+    pub(crate) fn spares(&self) -> u32 {
+        self.spare
+    }
+
     /// Bytes that live entries take up.
     pub(crate) fn live(&self) -> u64 {
         self.live
     }
 
-    /// Begins a free segment. False if it is none.
+    /// Begins a free segment, or a spare one. False if it is neither.
     pub(crate) fn begin(&mut self, segment: u32, contents: Contents) -> bool {
-        let is_free = self.get(segment).contents == Contents::Free;
+        let was = self.get(segment).contents;
+        let is_spare = was == Contents::Spare && contents != Contents::Spare;
+        let is_free = was == Contents::Free || is_spare;
         if !is_free || contents == Contents::Free || !(1..UNIT_SEGMENTS_MAX).contains(&segment) {
             return false;
         }
@@ -116,7 +133,9 @@ impl LogSegments {
                 .resize_with(segment as usize + 1, UnitSegment::default);
         }
         self.all[segment as usize].contents = contents;
-        self.used += 1;
+        self.used += u32::from(!is_spare);
+        self.spare -= u32::from(is_spare);
+        self.spare += u32::from(contents == Contents::Spare);
         true
     }
 
@@ -135,6 +154,14 @@ impl LogSegments {
     pub(crate) fn fresh(&self, taken: &[u32]) -> Option<u32> {
         let is_free = |s: &u32| self.get(*s).contents == Contents::Free && !taken.contains(s);
         (self.free_from.max(1)..UNIT_SEGMENTS_MAX).find(is_free)
+    }
+
+    /// A spare segment beside those that are `taken`.
+    pub(crate) fn spare(&self, taken: &[u32]) -> Option<u32> {
+        let mut all = self.iter().filter(|_| self.spare > 0);
+        let is_spare =
+            |s: &(u32, &UnitSegment)| s.1.contents == Contents::Spare && !taken.contains(&s.0);
+        all.find(is_spare).map(|(segment, _)| segment)
     }
 
     /// The search for a free segment begins behind those that are not.

@@ -2,6 +2,7 @@
 
 use super::HEAD_BYTES_MAX;
 use super::codec::{CodeError, CodeReader, CodeWriter, Coded, coded, decode, encode};
+use super::ledger::CheckpointOf;
 use crate::entry::Entry;
 use crate::share::LogShare;
 use crate::types::{LogId, LogRecord, Position};
@@ -33,6 +34,10 @@ pub(crate) enum StoredEntry {
     Share(LogId, ShareState),
     /// A log's record at its home, and the number of logs that were ever created there.
     Record(u64, Box<LogRecord>),
+    /// A part of the checkpoint of the state after an entry.
+    Part(CheckpointOf, u64, Vec<u8>),
+    /// The checkpoint of the state after an entry, by the entries with its parts.
+    Parted(CheckpointOf, u64, Vec<u64>),
 }
 
 /// A share without records and map pages, with the numbers of the pages that it has.
@@ -49,8 +54,7 @@ impl ShareState {
             term: share.term,
             options: share.options,
             start: share.start,
-            ids: share.ids.clone(),
-            lows: share.lows.clone(),
+            sessions: share.sessions.clone(),
             claimed: share.claimed,
             trim: share.trim,
             tags: share.tags.clone(),
@@ -74,8 +78,7 @@ impl Coded for ShareState {
         share.term.put(out);
         share.options.put(out);
         share.start.put(out);
-        share.ids.put(out);
-        share.lows.put(out);
+        share.sessions.put(out);
         (share.claimed, share.trim).put(out);
         share.tags.put(out);
         share.prefix.put(out);
@@ -89,8 +92,7 @@ impl Coded for ShareState {
             term: Coded::take(from)?,
             options: Coded::take(from)?,
             start: Coded::take(from)?,
-            ids: Coded::take(from)?,
-            lows: Coded::take(from)?,
+            sessions: Coded::take(from)?,
             ..LogShare::default()
         };
         (share.claimed, share.trim) = Coded::take(from)?;
@@ -110,6 +112,13 @@ coded!(enum StoredEntry, StoredEntry, "entry in a unit's pages" {
     1 => Change(entry),
     2 => Share(log, state),
     3 => Record(created, record),
+    4 => Part(of, base, bytes),
+    5 => Parted(of, base, parts),
+});
+
+coded!(enum CheckpointOf, CheckpointOf, "owner of a checkpoint" {
+    1 => Log(log),
+    2 => Name(name),
 });
 
 impl StoredEntry {
@@ -127,20 +136,15 @@ impl StoredEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{AppendId, DataPlace, Low, TagLink};
-    use staves_model::ClientId;
+    use crate::types::{AppendId, DataPlace, SessionId, TagLink, Term};
 
     #[test]
     fn entries_are_read_as_they_were_written() {
-        let id = AppendId {
-            client: ClientId(3),
-            incarnation: 2,
-            seq: 9,
+        let session = SessionId {
+            term: Term(2),
+            count: 3,
         };
-        let low = Low {
-            incarnation: 2,
-            seq: 5,
-        };
+        let (id, low) = (AppendId { session, seq: 9 }, 5);
         let links = vec![TagLink {
             tag: 4,
             back: vec![1, 2],

@@ -337,6 +337,26 @@ fn room_comes_back() {
     );
 }
 
+/// A segment is freed by the delta that moves what lives in it: no scan finds an entry twice.
+#[test]
+fn a_segment_is_cleaned_and_freed_by_one_delta() {
+    let mut bench = Bench::new(8);
+    (1..3000).for_each(|n| bench.append(&[entry(n, 200, 0)]));
+    let first = segment_of(bench.log.entries[&1].at);
+    let stays = |n: u64| n.is_multiple_of(300);
+    for n in (1..3000).filter(|n| !stays(*n)) {
+        bench.live.remove(&n);
+        bench.log.release(n);
+        bench.copy.release(n);
+    }
+    let used = bench.pages.used();
+    let edit = bench.log.clean(&bench.pages, first).unwrap().unwrap();
+    assert_eq!((edit.begun, edit.freed), (0, 1));
+    bench.make(&edit);
+    assert_eq!(bench.pages.used(), used - 1);
+    bench.check();
+}
+
 #[test]
 fn what_is_staged_is_not_cleaned_away() {
     let mut bench = Bench::new(40);

@@ -1,12 +1,11 @@
 //! A unit's state and the pages that it lies in, brought together: at a data bucket, at a copy, and after a start.
 
-use std::collections::BTreeMap;
-
 use staves_store::Pages;
 use staves_wire::group::Run;
 
 use super::entry_log::{EntryLog, NotedEntry};
 use super::ledger::{CheckpointOf, Ledger, OFFSET_BITS, data_of, owner_of};
+use super::marks::{FoundCheckpoint, Marks};
 use super::stored::{HEAD_INLINE_BYTES_MAX, ShareState, StoredEntry, is_outlined, outlined};
 use super::{AppendedEntry, DataPiece, NewData, NoPlace, PageDamage, PageEdit};
 use crate::entry::Entry;
@@ -19,32 +18,6 @@ use crate::types::{DataPlace, UnitId};
 pub struct UnitPages {
     pub(crate) log: EntryLog,
     pub(crate) ledger: Ledger,
-}
-
-/// Entries up to which nothing counts any more but a checkpoint, by what they are of.
-#[derive(Default)]
-struct Marks {
-    checkpoints: BTreeMap<CheckpointOf, u64>,
-    forgotten: BTreeMap<CheckpointOf, u64>,
-    /// The last entry that has the number of logs that were ever created here.
-    counter: u64,
-}
-
-impl Marks {
-    fn see(&mut self, number: u64, entry: &StoredEntry) {
-        if let StoredEntry::Record(..) | StoredEntry::Change(Entry::Create { .. }) = entry {
-            self.counter = number;
-        }
-        match entry {
-            StoredEntry::Share(..) | StoredEntry::Record(..) => {
-                self.checkpoints.insert(owner_of(entry), number);
-            }
-            StoredEntry::Change(Entry::Forget { .. } | Entry::Delete { .. }) => {
-                self.forgotten.insert(owner_of(entry), number);
-            }
-            StoredEntry::Change(_) => {}
-        }
-    }
 }
 
 fn none_of_ours(at: u64) -> PageDamage {
@@ -71,14 +44,16 @@ impl UnitPages {
         }
         // Numbers grow, so what is forgotten after its checkpoint has none.
         let forgotten = &marks.forgotten;
-        let stands = |of: &CheckpointOf, at: &mut u64| forgotten.get(of).is_none_or(|f| *f < *at);
+        let stands = |of: &CheckpointOf, at: &mut FoundCheckpoint| {
+            forgotten.get(of).is_none_or(|f| *f < at.number)
+        };
         marks.checkpoints.retain(stands);
         let numbers = numbers
             .into_iter()
             .filter(|n| found.log.entries.contains_key(n));
         let numbers: Vec<u64> = numbers.collect();
-        for number in marks.checkpoints.values() {
-            found.restore(pages, *number, &mut state)?;
+        for checkpoint in marks.checkpoints.values() {
+            found.restore(pages, checkpoint, &mut state)?;
         }
         let mut created = state.created();
         for number in numbers {
@@ -92,18 +67,38 @@ impl UnitPages {
         }
         // A replay of those that are left has not counted them all.
         state.set_created(created);
+        for log in state.shares().keys() {
+            found.ledger.weigh(*log, &state);
+        }
         found.log.settle();
         Ok((found, state))
     }
 
-    fn restore(&self, pages: &Pages, number: u64, state: &mut UnitState) -> Result<(), PageDamage> {
-        match self.stored(pages, number)? {
+    fn restore(
+        &self,
+        pages: &Pages,
+        found: &FoundCheckpoint,
+        state: &mut UnitState,
+    ) -> Result<(), PageDamage> {
+        let mut entry = self.stored(pages, found.number)?;
+        if let Some(StoredEntry::Parted(..)) = entry {
+            let mut bytes = Vec::new();
+            for part in &found.parts {
+                match self.stored(pages, *part)? {
+                    Some(StoredEntry::Part(_, _, part)) => bytes.extend_from_slice(&part),
+                    _ => return Err(none_of_ours(found.number)),
+                }
+            }
+            let whole = StoredEntry::from_bytes(&bytes);
+            entry = Some(whole.map_err(|_| none_of_ours(found.number))?);
+        }
+        match entry {
             Some(StoredEntry::Share(log, checkpoint)) => *state.share_mut(log) = checkpoint.share,
             Some(StoredEntry::Record(created, record)) => {
                 state.put_record(*record);
                 state.set_created(created.max(state.created()));
             }
-            Some(StoredEntry::Change(_)) | None => {}
+            Some(_) | None => {}
         }
         Ok(())
     }
@@ -111,8 +106,9 @@ impl UnitPages {
     /// One entry that a scan has found, in order of numbers.
     fn replay(&mut self, number: u64, entry: StoredEntry, marks: &Marks, state: &mut UnitState) {
         let of = owner_of(&entry);
-        let mark = |marks: &BTreeMap<CheckpointOf, u64>| marks.get(&of).copied().unwrap_or(0);
-        let (checkpoint, forgotten) = (mark(&marks.checkpoints), mark(&marks.forgotten));
+        let forgotten = marks.forgotten.get(&of).copied().unwrap_or(0);
+        let known = marks.checkpoints.get(&of);
+        let (checkpoint, base) = known.map_or((0, 0), |known| (known.number, known.base));
         if let StoredEntry::Change(Entry::Commit { places, .. }) = &entry {
             places
                 .iter()
@@ -120,15 +116,24 @@ impl UnitPages {
         }
         match &entry {
             _ if number < forgotten => self.release_found(number, marks),
-            StoredEntry::Change(Entry::Forget { .. }) if number < checkpoint => {
+            StoredEntry::Change(Entry::Forget { log }) if number <= base => {
                 self.ledger.found_forgotten(number, of);
+                state.note_forgotten(*log);
             }
-            StoredEntry::Change(change) if number < checkpoint => {
+            StoredEntry::Change(change) if number <= base => {
                 if !self.replay_old(number, change, state) {
                     self.release_found(number, marks);
                 }
             }
-            StoredEntry::Share(..) | StoredEntry::Record(..) if number < checkpoint => {
+            StoredEntry::Part(..) if known.is_some_and(|known| known.parts.contains(&number)) => {
+                self.noted(number, &entry, state, &[]);
+            }
+            StoredEntry::Share(..)
+            | StoredEntry::Record(..)
+            | StoredEntry::Part(..)
+            | StoredEntry::Parted(..)
+                if number < checkpoint =>
+            {
                 self.release_found(number, marks);
             }
             StoredEntry::Change(change) => {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use staves_model::{ClientId, Time};
+use staves_model::Time;
 
 use super::world::{Actor, Letter, World, node_index, us};
 use crate::mutant::{LogMutant, planted};
@@ -19,12 +19,14 @@ pub(super) struct Begun {
     pub op: Option<ReadOp>,
     pub scan: bool,
     pub records: u32,
+    pub tags: Vec<u64>,
+    pub condition: Option<AppendCondition>,
 }
 
 /// A client.
 pub(super) struct SimClient {
     pub up: bool,
-    pub incarnation: u32,
+    pub life: u64,
     pub appender: Option<Appender>,
     pub reader: Option<LogReader>,
     pub ops: BTreeMap<u64, Begun>,
@@ -35,7 +37,7 @@ impl SimClient {
     pub(super) fn new(_client: usize) -> SimClient {
         SimClient {
             up: true,
-            incarnation: 0,
+            life: 0,
             appender: None,
             reader: None,
             ops: BTreeMap::new(),
@@ -59,30 +61,31 @@ fn content(client: u64, op: u64, index: u32) -> Bytes {
 
 impl World {
     fn client_started(&mut self, client: usize, view: LogView) {
-        let id = ClientId(client as u64 + 1);
         let retry = us(self.knobs.retry);
         let sim = &mut self.clients[client];
         let appends = AppendLimits {
             retry,
             deadline: us(self.knobs.append_deadline),
+            session_age: us(self.knobs.session_age),
             ..AppendLimits::default()
         };
         let reads = ReadLimits {
             retry,
             poll: retry / 4,
+            wait: retry * 2,
+            wait_again: retry / 4,
             deadline: us(self.knobs.retry * 14),
             ..ReadLimits::default()
         };
-        sim.appender = Some(Appender::new(id, sim.incarnation, view.clone(), appends));
+        let chance = client as u64 + 1 + (sim.life << 32);
+        sim.appender = Some(Appender::new(chance, view.clone(), appends));
         sim.reader = Some(LogReader::new(view, reads));
     }
 
     pub(super) fn crash_client(&mut self, client: usize) {
         let sim = &mut self.clients[client];
         sim.up = false;
-        if !planted(LogMutant::SameIncarnation) {
-            sim.incarnation += 1;
-        }
+        sim.life += 1;
         (sim.appender, sim.reader) = (None, None);
         sim.ops.clear();
         self.count("client crashes");
@@ -149,8 +152,13 @@ impl World {
                 Ok(appended) => {
                     self.count("acks");
                     self.judge_ack(&begun, appended);
+                    self.note_tags(&begun, appended);
+                }
+                Err(AppendError::ConditionFailed { tail }) => {
+                    self.judge_failed(op, &begun, tail);
                 }
                 Err(AppendError::Timeout) => self.count("given up"),
+                Err(AppendError::Expired) => self.count("expired"),
                 Err(error) => self.judge.violated(format!("append of {client}: {error}")),
             }
         }
@@ -207,8 +215,13 @@ impl World {
 
     fn begin_ops(&mut self, client: usize) {
         let hushed = self.now < self.hush.0 && client != self.hush.1;
-        let rush = if hushed { 0 } else { self.knobs.appends };
         let sim = &self.clients[client];
+        // Without faults an append takes one trip, once its client has a session.
+        let ready = sim.appender.as_ref().is_some_and(Appender::has_session);
+        let rush = match hushed || self.knobs.calm && !ready {
+            true => 0,
+            false => self.knobs.appends,
+        };
         let (appends, others) = (sim.appends(), sim.ops.len() - sim.appends());
         if appends < 3 && self.rng.chance(rush) {
             self.begin_append(client);
@@ -227,6 +240,8 @@ impl World {
             op,
             scan: false,
             records,
+            tags: Vec::new(),
+            condition: None,
         }
     }
 
@@ -246,13 +261,21 @@ impl World {
             lens: records.iter().map(|record| record.len() as u32).collect(),
             bytes: records.concat().into(),
         };
-        let begun = self.begun(None, count);
+        let mut begun = self.begun(None, count);
+        let condition = self.draw_condition();
+        (begun.tags, begun.condition) = (tags.clone(), condition);
+        self.judge.conditions.extend(condition.map(|c| (op, c)));
         let now = self.now;
         let sim = &mut self.clients[client];
         sim.ops.insert(op, begun);
         let mut out = AppenderEffects::default();
         if let Some(appender) = &mut sim.appender {
-            let event = AppenderEvent::Append { op, records, tags };
+            let event = AppenderEvent::Append {
+                op,
+                records,
+                tags,
+                condition,
+            };
             appender.step(now, event, &mut out);
         }
         self.appender_effects(client, out);
@@ -276,6 +299,10 @@ impl World {
     }
 
     fn draw_read(&mut self, client: usize, hushed: bool) -> Option<ReadOp> {
+        self.move_cursor(client);
+        if let Some(wait) = self.draw_wait() {
+            return Some(wait);
+        }
         let scan = self.clients[client].scan;
         let top = self.judge.acked_end + 3;
         let kind = match hushed {

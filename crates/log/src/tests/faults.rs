@@ -1,5 +1,7 @@
 //! The faults of a run.
 
+use super::conditions::CONDITIONAL_SEEDS;
+use super::retention::RETAINED_SEEDS;
 use super::rng::SimRng;
 use super::world::{Actor, CLIENTS, Due, Knobs, World};
 use crate::AppendMode;
@@ -16,6 +18,9 @@ impl Knobs {
                 parked_max: 16,
                 retry: 600_000,
                 append_deadline: 60_000_000,
+                session_age: 60_000_000,
+                sessions_max: 16,
+                ids_max: 1024,
                 end: Time::from_millis(900),
                 ..Knobs::default()
             };
@@ -42,7 +47,12 @@ impl Knobs {
             window: rng.pick(&[least, 12, 24]),
             parked_max: rng.pick(&[2, 6, 16]),
             retry: 5_000,
+            conditions: seed >= CONDITIONAL_SEEDS,
+            retention: seed >= RETAINED_SEEDS,
             append_deadline: rng.pick(&[60_000_000, 60_000_000, 25_000]),
+            session_age: rng.pick(&[2_000, 10_000, 40_000, 60_000_000]),
+            sessions_max: rng.pick(&[3, 5, 8, 64]),
+            ids_max: rng.pick(&[6, 24, 256]),
             end: Time::from_millis(40 + rng.below(160)),
         }
     }

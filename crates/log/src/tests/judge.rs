@@ -27,8 +27,15 @@ pub(super) struct Judge {
     /// The highest trim that was answered.
     pub trimmed: Position,
     /// The highest trim that anyone asked the home for.
-    trim_asked: Position,
+    pub trim_asked: Position,
     ops: u64,
+    /// The conditions of appends, by their number.
+    pub conditions: BTreeMap<u64, AppendCondition>,
+    /// Appends whose condition failed, and those that are in the log.
+    pub failed: BTreeSet<u64>,
+    pub found: BTreeSet<u64>,
+    /// Past the highest acknowledged position of each tag.
+    pub tag_ends: BTreeMap<u64, Position>,
     pub latencies_us: Vec<u64>,
 }
 
@@ -42,7 +49,7 @@ impl Judge {
         self.ops
     }
 
-    pub(super) fn trim_asked(&mut self, position: Position) {
+    pub(super) fn note_trim_asked(&mut self, position: Position) {
         self.trim_asked = self.trim_asked.max(position);
     }
 
@@ -73,6 +80,7 @@ impl Judge {
         if bytes.is_empty() {
             return;
         }
+        self.seen_op(&bytes);
         let before = self.bytes.insert((id, index), bytes.clone());
         if before.is_some_and(|before| before != bytes) {
             self.violated(format!(
@@ -92,12 +100,8 @@ impl World {
         let log = self.record().view.log;
         let holds = self.units.iter().any(|unit| {
             unit.durable.share(log).is_some_and(|share| {
-                share.ids.get(&id) == Some(&(position, count))
-                    || share
-                        .lows
-                        .get(&id.client)
-                        .is_some_and(|low| id.mark() < *low)
-                    || position < share.trim
+                let known = share.sessions.get(&id) == Some(&(position, count));
+                known || share.sessions.is_abandoned(&id) || position < share.trim
             })
         });
         let latency_us = self.now.since(begun.at).as_micros() as u64;
@@ -167,6 +171,7 @@ impl World {
                     self.judge.trimmed = self.judge.trimmed.max(position);
                 }
             }
+            ReadResult::Grown(_) => self.count("waits"),
             ReadResult::PastTail(_) | ReadResult::TrimPastDecided => {}
         }
     }
@@ -200,13 +205,13 @@ impl World {
     }
 
     /// The sequencer's word on a position, asked at once.
-    fn word(&self, position: Position) -> Option<PositionWord> {
+    pub(super) fn word(&self, position: Position) -> Option<PositionWord> {
         let machine = self.newest().1?;
         machine.peek_word(position)
     }
 
     /// The content of a position at rest. None: it is undecided (I5).
-    fn at_rest(&self, position: Position) -> Option<SlotAnswer<DataPlace>> {
+    pub(super) fn at_rest(&self, position: Position) -> Option<SlotAnswer<DataPlace>> {
         let view = &self.record().view;
         let positions = u64::from(view.options.page_positions);
         let unit = match self.word(position)? {
@@ -261,6 +266,7 @@ impl World {
                 self.judge.violated(what);
             }
         }
+        self.judge_conditions(&contents);
         for tag in 1..3 {
             self.judge_stream(tag, tail, &contents);
         }

@@ -42,6 +42,9 @@ impl World {
             resend: us(3_000),
             resend_token: us(if self.knobs.calm { 200_000 } else { 3_000 }),
             call_again: us(1_500),
+            record_every: us(15_000),
+            sessions_max: self.knobs.sessions_max,
+            ids_max: self.knobs.ids_max,
             ..SequencerLimits::default()
         }
     }
@@ -94,6 +97,9 @@ impl World {
             self.send(from, to, Letter::ToUnit(0, request));
         }
         for (to, reply) in out.replies {
+            if let SequencerAnswer::Grown { end } = reply.answer {
+                self.judge_grown(node, end);
+            }
             if let Some((to, number)) = self.take_route(to) {
                 self.send(from, to, Letter::SequencerReply(number, reply));
             }

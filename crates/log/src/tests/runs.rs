@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::conditions::CONDITIONAL_SEEDS;
+use super::retention::RETAINED_SEEDS;
 use super::world::World;
 use crate::AppendMode::{self, Bind, Corfu, Predict};
 
@@ -78,6 +80,37 @@ fn l3_predicted_appends_keep_the_order_of_the_log_in_every_fault() {
 #[test]
 fn l7_appends_by_token_keep_the_order_of_the_log_in_every_fault() {
     println!("{:?}", runs(Corfu, seeds()));
+}
+
+/// I13, in each way of appending.
+#[test]
+fn conditional_appends_hold_or_fail_for_good_in_every_fault() {
+    for mode in [Bind, Predict, Corfu] {
+        let seeds = seeds();
+        let stats = runs(
+            mode,
+            CONDITIONAL_SEEDS + seeds.start..CONDITIONAL_SEEDS + seeds.end,
+        );
+        println!("{mode:?}: {stats:?}");
+        for what in ["failed conditions", "waits"] {
+            assert!(stats.get(what).is_some_and(|count| *count > 100), "{what}");
+        }
+    }
+}
+
+/// I14, in each way of appending.
+#[test]
+fn background_trims_leave_what_is_kept_and_what_cursors_have_not_passed() {
+    for mode in [Bind, Predict, Corfu] {
+        let seeds = seeds();
+        let stats = runs(
+            mode,
+            RETAINED_SEEDS + seeds.start..RETAINED_SEEDS + seeds.end,
+        );
+        println!("{mode:?}: {stats:?}");
+        let trims = stats.get("background trims");
+        assert!(trims.is_some_and(|count| *count > 100), "{trims:?}");
+    }
 }
 
 /// A unit kept a tag's last positions in the order in which data came.

@@ -57,6 +57,8 @@ impl World {
         UnitLimits {
             parked_max: self.knobs.parked_max,
             park_expiry: us(if self.knobs.calm { 500_000 } else { 20_000 }),
+            sessions_max: self.knobs.sessions_max,
+            ids_max: self.knobs.ids_max,
             ..UnitLimits::default()
         }
     }

@@ -9,6 +9,7 @@ use staves_model::{GroupId, Incarnation, NodeId, Time};
 use super::clients::SimClient;
 use super::judge::Judge;
 use super::nodes::SimSequencer;
+use super::retention::RetainAsked;
 use super::rng::SimRng;
 use super::units::SimUnit;
 use crate::*;
@@ -84,6 +85,15 @@ pub(super) struct Knobs {
     /// Clients try again after so many microseconds.
     pub retry: u64,
     pub append_deadline: u64,
+    /// Some appends have conditions, and some readers wait for the log to grow.
+    pub conditions: bool,
+    /// Only some of the last records are kept, and readers have cursors.
+    pub retention: bool,
+    /// Clients begin another session after so many microseconds.
+    pub session_age: u64,
+    /// Bounds of sessions and of appends that are known.
+    pub sessions_max: usize,
+    pub ids_max: usize,
     pub end: Time,
 }
 
@@ -195,6 +205,7 @@ impl World {
             options,
         };
         self.at_home(create);
+        self.keep_some();
         self.lead(0, (0..self.used).map(unit_id).collect());
     }
 
@@ -267,7 +278,12 @@ impl World {
             after += self.rng.below(more);
         }
         if self.rng.chance(self.knobs.twice) {
-            let later = after + self.rng.below(20_000);
+            let later = after
+                + match self.rng.chance(125) {
+                    // Later than many a session.
+                    true => self.rng.below(120_000),
+                    false => self.rng.below(20_000),
+                };
             let letter = letter.clone();
             self.after(later, Due::Letter { from, to, letter });
         }
@@ -317,9 +333,12 @@ impl World {
             (Actor::Client(client), letter) => self.client_receives(client, letter),
             (Actor::Home, Letter::ToHome(request)) => {
                 if let RecordRequest::Trim { position, .. } = &request {
-                    self.judge.trim_asked(*position);
+                    self.judge.note_trim_asked(*position);
                 }
-                if let Some(reply) = self.at_home(request) {
+                let retain = RetainAsked::of(&request, self.record());
+                let reply = self.at_home(request);
+                self.judge_retained(retain);
+                if let Some(reply) = reply {
                     self.send(Actor::Home, from, Letter::HomeReply(reply));
                 }
             }

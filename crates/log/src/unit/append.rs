@@ -24,7 +24,8 @@ impl Unit {
         let id = park.id;
         let malformed = park.data.len() != park.count as usize
             || !(1..=BATCH_RECORDS_MAX).contains(&park.count)
-            || park.tags.len() > TAGS_MAX;
+            || park.tags.len() > TAGS_MAX
+            || !id.fits(park.low);
         if let Some(answer) = self.refuse_data(log, &id, malformed) {
             let after = match planted(LogMutant::AckUnsynced) {
                 true => 0,
@@ -51,14 +52,20 @@ impl Unit {
         let Some(share) = self.state.share(log) else {
             return Some(UnitAnswer::NotSealed { term });
         };
-        if let Some((position, count)) = share.ids.get(&id).copied() {
+        if let Some((position, count)) = share.sessions.get(&id).copied() {
             return Some(UnitAnswer::Ack {
                 id,
                 position,
                 count,
             });
         }
-        (malformed || share.is_abandoned(&id)).then_some(UnitAnswer::Abandoned { id })
+        // A later term's sequencer has sealed this unit before it numbers a session.
+        let unknown = id.session.term > term;
+        if share.sessions.is_over(id.session) {
+            return Some(UnitAnswer::SessionOver { id });
+        }
+        let abandoned = malformed || unknown || share.sessions.is_abandoned(&id);
+        abandoned.then_some(UnitAnswer::Abandoned { id })
     }
 
     fn pending_of(&self, log: LogId, id: &AppendId, count: u32) -> Option<Position> {
@@ -126,6 +133,7 @@ impl Unit {
         let data = ParkedData {
             low: park.low,
             tags: park.tags,
+            condition: park.condition,
             sequencer: park.sequencer,
             places: park.data,
             to,
@@ -154,6 +162,9 @@ impl Unit {
             unit: self.state.unit(),
             low: parked.low,
             lost: None,
+            condition: parked
+                .condition
+                .filter(|_| !planted(LogMutant::ConditionNotParked)),
         };
         self.ask(parked.sequencer, log, 0, op, out);
     }
@@ -182,7 +193,7 @@ impl Unit {
         data: Vec<DataPlace>,
         out: &mut UnitEffects,
     ) {
-        let answer = self.refuse_write(log, &term, &binding, data.len());
+        let answer = self.refuse_write(log, &term, (&binding, low), data.len());
         let (Some(id), None) = (binding.id, answer.as_ref()) else {
             out.dropped.extend(data);
             let answer = answer.unwrap_or(UnitAnswer::Superseded);
@@ -205,11 +216,12 @@ impl Unit {
         &self,
         log: LogId,
         term: &TermStart,
-        binding: &Binding,
+        (binding, low): (&Binding, Low),
         records: usize,
     ) -> Option<UnitAnswer<DataPlace>> {
         let id = binding.id?;
-        let malformed = records != binding.count as usize || !is_wellformed(binding);
+        let malformed =
+            records != binding.count as usize || !is_wellformed(binding) || !id.fits(low);
         let refused = self.refuse_data(log, &id, malformed);
         let share = self.state.share(log).filter(|_| refused.is_none());
         let Some(share) = share else {
@@ -222,6 +234,9 @@ impl Unit {
             return Some(UnitAnswer::NotSealed { term: share.term });
         }
         let position = binding.position;
+        if position > share.horizon(term.start) {
+            return Some(UnitAnswer::Busy { id: Some(id) });
+        }
         let over_junk = matches!(share.slots.get(position), Some(Slot::Junk(_)))
             && planted(LogMutant::DataOverJunk);
         let taken = share.slots.any(position, binding.count) && !over_junk;

@@ -6,14 +6,18 @@ use super::{PendingBinding, ReplyTo, Unit, UnitEffects};
 use crate::entry::Entry;
 use crate::message::{Decision, SequencerOp, TermStart, UnitAnswer};
 use crate::mutant::{LogMutant, planted};
+use crate::share::LogShare;
 use crate::slots::Slot;
 use crate::types::{
     AppendId, BACK_POINTERS, BATCH_RECORDS_MAX, Binding, DataPlace, LogId, Low, Position,
-    SequencerId, TAGS_MAX, Term,
+    SequencerId, SessionId, TAGS_MAX, Term,
 };
 
 /// Appends that a log remembers as bound too early.
 const JUNKED_MAX: usize = 64;
+/// The furthest that a binding may lie beyond all that a unit knows to be given out: many windows of a sequencer, whose prefix it learns every few
+/// milliseconds.
+pub(super) const AHEAD_MAX: u64 = 1 << 24;
 
 /// A decision's receiver: the binding's own requester, else the sequencer, unasked.
 pub(super) struct DecisionTo {
@@ -88,6 +92,10 @@ impl Unit {
         if binding.position < share.trim || !is_wellformed(binding) {
             return Some(UnitAnswer::Superseded);
         }
+        // Nobody has given it out: the next term would begin above it.
+        if binding.position > share.horizon(term.start) {
+            return Some(UnitAnswer::Busy { id: binding.id });
+        }
         let data = match share.slots.get(binding.position)? {
             Slot::Data(data) => Some(data.id) == binding.id,
             Slot::Tomb => true,
@@ -100,10 +108,10 @@ impl Unit {
         if !data && planted(LogMutant::DataOverJunk) && parked() == Some(true) {
             return None;
         }
-        Some(UnitAnswer::Decided(self.decision(vt, binding, data)))
+        Some(UnitAnswer::Decided(self.decision(log, vt, binding, data)))
     }
 
-    fn decision(&self, term: Term, binding: &Binding, data: bool) -> Decision {
+    fn decision(&self, log: LogId, term: Term, binding: &Binding, data: bool) -> Decision {
         Decision {
             term,
             unit: self.state.unit(),
@@ -111,7 +119,18 @@ impl Unit {
             count: binding.count,
             id: binding.id,
             data,
+            bytes: if data { self.bytes_at(log, binding) } else { 0 },
         }
+    }
+
+    /// The bytes of a binding's records.
+    fn bytes_at(&self, log: LogId, binding: &Binding) -> u64 {
+        let share = self.state.share(log);
+        let slot = |position| match share?.slots.get(position)? {
+            Slot::Data(data) => Some(u64::from(data.place.bytes)),
+            _ => None,
+        };
+        (binding.position..binding.end()).filter_map(slot).sum()
     }
 
     /// True unless the append is durable elsewhere, or nobody awaits it, or what is parked is not what was bound.
@@ -125,10 +144,11 @@ impl Unit {
         let over_junk = planted(LogMutant::DataOverJunk);
         let free = over_junk || !share.slots.any(binding.position, binding.count);
         let elsewhere = share
-            .ids
+            .sessions
             .get(id)
             .is_some_and(|(at, _)| *at != binding.position);
-        fits && free && !elsewhere && !share.is_abandoned(id)
+        let known = id.session.term <= share.term;
+        fits && free && known && !elsewhere && !share.sessions.is_abandoned(id)
     }
 
     fn wait_for_data(
@@ -183,6 +203,11 @@ impl Unit {
         let Some(id) = binding.id else {
             return;
         };
+        if !self.admit_session(log, id.session, out) {
+            out.dropped.extend(places);
+            let after = self.make_junk(log, binding, decided, out);
+            return self.reply(client, log, after, UnitAnswer::SessionOver { id }, out);
+        }
         let entry = Entry::Commit {
             log,
             position: binding.position,
@@ -203,8 +228,20 @@ impl Unit {
             number
         };
         self.reply(client, log, after, ack, out);
-        let decision = self.decision(self.state.term(log), &binding, true);
+        let decision = self.decision(log, self.state.term(log), &binding, true);
         self.tell_decision(log, number, decided, decision, out);
+    }
+
+    /// Makes room for an append of a session, by dropping the lowest. False if it is that session which is over.
+    fn admit_session(&mut self, log: LogId, session: SessionId, out: &mut UnitEffects) -> bool {
+        let bounds = self.limits.session_bounds();
+        let share = self.state.share(log);
+        let floor = share.and_then(|share| share.sessions.floor_for(session, bounds));
+        if let Some(session) = floor {
+            self.make(log, Entry::Floor { log, session }, Position::MAX, out);
+        }
+        let share = self.state.share(log);
+        share.is_some_and(|share| !share.sessions.is_over(session))
     }
 
     fn make_commit(
@@ -263,7 +300,7 @@ impl Unit {
             let over = soft.junked.len().saturating_sub(JUNKED_MAX);
             soft.junked.drain(..over);
         }
-        let decision = self.decision(self.state.term(log), &binding, false);
+        let decision = self.decision(log, self.state.term(log), &binding, false);
         self.tell_decision(log, number, decided, decision, out);
         number
     }
@@ -300,6 +337,15 @@ impl Unit {
                 self.ask(decided.sequencer, log, after, op, out);
             }
         }
+    }
+}
+
+impl LogShare {
+    /// The highest position that can be given out: its sequencer may be ahead of what the unit knows.
+    pub(super) fn horizon(&self, start: Position) -> Position {
+        let start = self.start.unwrap_or(start);
+        let known = self.claimed.max(self.prefix).max(start);
+        known.saturating_add(AHEAD_MAX)
     }
 }
 

@@ -3,6 +3,8 @@
 use super::{Delivery, ReplyTo, Unit, UnitEffects};
 use crate::entry::Entry;
 use crate::message::{NAMES_MAX, RecordRefusal, RecordReply, RecordRequest};
+use crate::mutant::{LogMutant, planted};
+use crate::retention::{CURSOR_NAME_BYTES_MAX, CURSORS_MAX, LogRetention};
 use crate::types::{
     LogId, LogOptions, LogRecord, Position, SEGMENT_UNITS_MAX, SEGMENTS_MAX, SequencerId, Term,
     UnitId, is_name,
@@ -59,12 +61,47 @@ impl Unit {
                 term,
                 position,
             } => self.trim_record(name, (log, term), position),
+            request @ (RecordRequest::SetCursor { .. }
+            | RecordRequest::SetRetention { .. }
+            | RecordRequest::Retain { .. }) => self.decide_kept(request),
             RecordRequest::Delete { name } => {
                 self.find(&name)?;
                 let entry = Entry::Delete { name: name.clone() };
                 Ok(RecordStep::Change(name, entry))
             }
             RecordRequest::List { after, limit } => Ok(self.list(after, limit)),
+        }
+    }
+
+    /// The requests for cursors, and for how much is kept.
+    fn decide_kept(&self, request: RecordRequest) -> Result<RecordStep, RecordRefusal> {
+        match request {
+            RecordRequest::SetCursor {
+                name,
+                log,
+                cursor,
+                from,
+                to,
+            } => self.set_cursor((name, log), cursor, from, to),
+            RecordRequest::SetRetention {
+                name,
+                log,
+                retention,
+            } => self.set_retention(name, log, retention),
+            RecordRequest::Retain {
+                name,
+                log,
+                term,
+                position,
+            } => {
+                let most = self.find_log(&name, log)?.may_trim_to(position);
+                let most = match planted(LogMutant::RetentionPastCursor) {
+                    true => position,
+                    false => most,
+                };
+                self.trim_record(name, (log, term), most)
+            }
+            _ => Err(RecordRefusal::Invalid),
         }
     }
 
@@ -172,6 +209,51 @@ impl Unit {
         let entry = Entry::RecordTrim {
             name: name.clone(),
             position,
+        };
+        Ok(RecordStep::Change(name, entry))
+    }
+
+    fn set_cursor(
+        &self,
+        (name, log): (String, LogId),
+        cursor: String,
+        from: Option<Option<Position>>,
+        to: Option<Position>,
+    ) -> Result<RecordStep, RecordRefusal> {
+        let record = self.find_log(&name, log)?;
+        let now = record.cursors.get(&cursor).copied();
+        // A retry finds the cursor where it was to go.
+        if now == to {
+            return Ok(RecordStep::reply(record.clone()));
+        }
+        if from.is_some_and(|from| from != now) && !planted(LogMutant::CursorNotCompared) {
+            return Err(RecordRefusal::CursorMoved(now));
+        }
+        let many = now.is_none() && record.cursors.len() >= CURSORS_MAX;
+        if many || !(1..=CURSOR_NAME_BYTES_MAX).contains(&cursor.len()) {
+            return Err(RecordRefusal::Cursors);
+        }
+        let entry = Entry::Cursor {
+            name: name.clone(),
+            cursor,
+            position: to,
+        };
+        Ok(RecordStep::Change(name, entry))
+    }
+
+    fn set_retention(
+        &self,
+        name: String,
+        log: LogId,
+        retention: LogRetention,
+    ) -> Result<RecordStep, RecordRefusal> {
+        let record = self.find_log(&name, log)?;
+        if record.retention == retention {
+            return Ok(RecordStep::reply(record.clone()));
+        }
+        let entry = Entry::Retention {
+            name: name.clone(),
+            retention,
         };
         Ok(RecordStep::Change(name, entry))
     }

@@ -2,6 +2,7 @@
 
 use staves_model::Time;
 
+use super::bind::is_wellformed;
 use super::{ReplyTo, Unit, UnitEffects};
 use crate::entry::Entry;
 use crate::message::{SlotAnswer, TermStart, UnitAnswer};
@@ -95,7 +96,8 @@ impl Unit {
         }
         let (term, binding) = word?;
         let own = term.term == self.state.term(log) || planted(LogMutant::FillOfOldTerm);
-        if !own || !(binding.position..binding.end()).contains(&asked.position) {
+        let is_sound = own && is_wellformed(&binding);
+        if !is_sound || !(binding.position..binding.end()).contains(&asked.position) {
             return None;
         }
         let first = binding.position;

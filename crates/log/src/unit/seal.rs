@@ -7,7 +7,8 @@ use crate::entry::Entry;
 use crate::message::{SEALED_ITEMS_MAX, SealCursor, SealedItem, UnitAnswer};
 use crate::mutant::{LogMutant, planted};
 use crate::share::LogShare;
-use crate::types::{DataPlace, LogId, LogOptions, PageRun, Position, Term};
+use crate::state::FORGOTTEN_MAX;
+use crate::types::{DataPlace, LogId, LogOptions, PageRun, Position, SessionId, Term};
 
 /// Most runs of a map page: one a position at the worst.
 const PAGE_RUNS_MAX: usize = crate::types::PAGE_POSITIONS_MAX as usize;
@@ -27,6 +28,11 @@ impl Unit {
             let answer = UnitAnswer::Stale { term: vt };
             return self.reply(to, log, self.settled(log), answer, out);
         }
+        // Its number is never used again: whoever seals it does not know that it was deleted.
+        if self.state.was_forgotten(log) || self.forgotten.contains(&log) {
+            let term = Term(u64::MAX);
+            return self.reply(to, log, self.settled(log), UnitAnswer::Stale { term }, out);
+        }
         let known = self.state.share(log).is_some();
         if !options.is_valid() || !known && self.state.shares().len() >= self.limits.logs_max {
             return self.reply(to, log, 0, UnitAnswer::Busy { id: None }, out);
@@ -44,6 +50,7 @@ impl Unit {
             claimed: share.claimed,
             trim: share.trim,
             pages: share.pages.keys().next_back().map_or(0, |page| page + 1),
+            floor: share.sessions.floor(),
         };
         let after = match planted(LogMutant::SealUnsynced) {
             true => 0,
@@ -134,7 +141,13 @@ impl Unit {
         };
         let positions: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
         let whole = positions == u64::from(share.options.page_positions);
-        if !whole || runs.len() > PAGE_RUNS_MAX {
+        let end = page
+            .checked_add(1)
+            .and_then(|page| page.checked_mul(positions));
+        let start = share.start.unwrap_or(0).max(share.trim);
+        // A page is of positions that were given out: the next term begins above it.
+        let far = end.is_none_or(|end| end > share.horizon(start));
+        if !whole || far || runs.len() > PAGE_RUNS_MAX {
             return self.reply(to, log, 0, UnitAnswer::Busy { id: None }, out);
         }
         if early || !share.pages.contains_key(&page) {
@@ -167,11 +180,18 @@ impl Unit {
         to: ReplyTo,
         log: LogId,
         term: Term,
-        position: Position,
+        (position, floor): (Position, SessionId),
         out: &mut UnitEffects,
     ) {
         if let Some(answer) = self.fence(log, term) {
             return self.reply(to, log, self.settled(log), answer, out);
+        }
+        let share = self.state.share(log);
+        let raised = share.is_some_and(|share| floor > share.sessions.floor());
+        // None of a later term can be over.
+        if raised && floor.term <= term {
+            let session = floor;
+            self.make(log, Entry::Floor { log, session }, Position::MAX, out);
         }
         let share = self.state.share(log);
         if share.is_some_and(|share| position > share.prefix) {
@@ -190,8 +210,17 @@ impl Unit {
                 self.reply(parked.to, log, 0, UnitAnswer::Abandoned { id }, out);
             }
         }
-        if self.state.share(log).is_some() {
-            self.make(log, Entry::Forget { log }, 0, out);
+        match self.state.share(log).is_some() {
+            true => {
+                self.make(log, Entry::Forget { log }, 0, out);
+            }
+            // A seal of it may be under way. Nothing is written for a number that anybody may name.
+            false => {
+                self.forgotten.retain(|other| *other != log);
+                self.forgotten.push_back(log);
+                let over = self.forgotten.len().saturating_sub(FORGOTTEN_MAX);
+                self.forgotten.drain(..over);
+            }
         }
         self.reply(to, log, self.settled(log), UnitAnswer::Done, out);
     }
@@ -200,7 +229,7 @@ impl Unit {
 fn cursor_of(item: &SealedItem) -> SealCursor {
     match item {
         SealedItem::Id { id, .. } => SealCursor::Ids(*id),
-        SealedItem::Low { client, .. } => SealCursor::Lows(*client),
+        SealedItem::Low { session, .. } => SealCursor::Lows(*session),
         SealedItem::Tag { tag, .. } => SealCursor::Tags(*tag),
         SealedItem::Claim { position, .. } => SealCursor::Claims(*position),
     }
@@ -218,7 +247,7 @@ impl LogShare {
                     .collect();
             }
         };
-        let ids = self.ids.range((ids_from, Bound::Unbounded));
+        let ids = self.sessions.ids().range((ids_from, Bound::Unbounded));
         let ids = ids.map(|(id, (position, count))| SealedItem::Id {
             id: *id,
             position: *position,
@@ -235,13 +264,14 @@ impl LogShare {
     ) -> impl Iterator<Item = SealedItem> + '_ {
         let (low, tag, claim) = match cursor {
             SealCursor::Ids(_) => (Some(Default::default()), Some(0), floor),
-            SealCursor::Lows(client) => (Some(client), Some(0), floor),
+            SealCursor::Lows(session) => (Some(session), Some(0), floor),
             SealCursor::Tags(tag) => (None, Some(tag), floor),
             SealCursor::Claims(position) => (None, None, position.max(floor)),
         };
-        let lows = low.into_iter().flat_map(|client| self.lows.range(client..));
-        let lows = lows.map(|(client, low)| SealedItem::Low {
-            client: *client,
+        let all = self.sessions.lows();
+        let lows = low.into_iter().flat_map(|session| all.range(session..));
+        let lows = lows.map(|(session, low)| SealedItem::Low {
+            session: *session,
             low: *low,
         });
         let tags = tag.into_iter().flat_map(|tag| self.tags.range(tag..));

@@ -1,8 +1,10 @@
 //! A unit by itself: junk, data that meets its binding, what replies wait for, and bounds.
 
+mod hostile;
+
 use std::time::Duration;
 
-use staves_model::{ClientId, GroupId, Incarnation, NodeId, Time};
+use staves_model::{GroupId, Incarnation, NodeId, Time};
 
 use super::*;
 use crate::message::*;
@@ -23,11 +25,11 @@ fn start(term: u64) -> TermStart {
 }
 
 fn id(seq: u32) -> AppendId {
-    AppendId {
-        client: ClientId(3),
-        incarnation: 1,
-        seq,
-    }
+    let session = SessionId {
+        term: Term(1),
+        count: 3,
+    };
+    AppendId { session, seq }
 }
 
 fn binding(position: Position, seq: u32) -> Binding {
@@ -78,9 +80,10 @@ impl TestUnit {
         let at = u64::from(seq);
         self.ask(UnitOp::Park(ParkedAppend {
             id: id(seq),
-            low: Low::default(),
+            low: 0,
             count: 1,
             tags: Vec::new(),
+            condition: None,
             sequencer: ME,
             data: vec![DataPlace { at, bytes }],
         }))
@@ -131,6 +134,7 @@ fn decision(position: Position, seq: u32, data: bool) -> UnitAnswer<DataPlace> {
         count: 1,
         id: Some(id(seq)),
         data,
+        bytes: if data { 9 } else { 0 },
     })
 }
 
@@ -307,7 +311,11 @@ fn a_copy_answers_below_the_prefix_that_its_head_told_it() {
     let options = LogOptions::default();
     let (log, term) = (LOG, Term(1));
     copy.apply(&Entry::Seal { log, term, options }, &mut Vec::new());
-    let prefix = UnitOp::Prefix { term, position: 13 };
+    let prefix = UnitOp::Prefix {
+        term,
+        position: 13,
+        floor: SessionId::default(),
+    };
     let entries = std::mem::take(&mut test.out.entries);
     for new in &entries {
         copy.apply(&new.entry, &mut Vec::new());

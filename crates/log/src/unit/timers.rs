@@ -103,6 +103,12 @@ impl Unit {
                 (id, elsewhere)
             }
             SequencerAnswer::Abandoned { id } => (id, UnitAnswer::Abandoned { id }),
+            // The client sends its data again.
+            SequencerAnswer::Full { id } => (id, UnitAnswer::Busy { id: Some(id) }),
+            SequencerAnswer::ConditionFailed { id, tail } => {
+                (id, UnitAnswer::ConditionFailed { id, tail })
+            }
+            SequencerAnswer::SessionOver { id } => (id, UnitAnswer::SessionOver { id }),
             _ => return,
         };
         if let Some(parked) = self.unpark(log, &id) {

@@ -17,7 +17,7 @@ use super::connection::GrpcConnection;
 use super::failure::{settled, status};
 use crate::pieces::{PiecedBody, is_taken};
 use crate::volumes::error::BlockError;
-use crate::volumes::memory::request_memory;
+use crate::volumes::memory::memory_of;
 
 /// gRPC's head of a message: a flag, and the length.
 const HEAD_BYTES: usize = 5;
@@ -39,7 +39,7 @@ pub(super) async fn answer_memory(
     memory: &Arc<InFlight>,
     bytes: usize,
 ) -> Result<InFlightPart, Status> {
-    let part = request_memory(memory, COPIES * bytes).await;
+    let part = memory_of(memory, COPIES * bytes).await;
     part.ok_or_else(|| status(&BlockError::no_memory()))
 }
 

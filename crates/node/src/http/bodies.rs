@@ -104,12 +104,7 @@ pub(super) fn lines(body: &Bytes) -> Result<Vec<Bytes>, HttpError> {
             );
             return Err(LogError::of(ErrorCode::TooLarge, text).into());
         }
-        if let Err(error) = serde_json::from_slice::<serde::de::IgnoredAny>(&line) {
-            let text = format!(
-                "line {number} is no JSON: {error}; send lines of JSON, or one record with another content-type; nothing was done"
-            );
-            return Err(LogError::of(ErrorCode::Malformed, text).into());
-        }
+        check_json(&line, number)?;
         records.push(line);
     }
     if records.is_empty() {
@@ -117,4 +112,21 @@ pub(super) fn lines(body: &Bytes) -> Result<Vec<Bytes>, HttpError> {
         return Err(LogError::of(ErrorCode::Malformed, text).into());
     }
     Ok(records)
+}
+
+fn check_json(line: &[u8], number: usize) -> Result<(), HttpError> {
+    // JSON that is passed over is not looked at for UTF-8.
+    let json = match std::str::from_utf8(line) {
+        Ok(text) => serde_json::from_str::<serde::de::IgnoredAny>(text).map_err(|e| e.to_string()),
+        Err(error) => Err(error.to_string()),
+    };
+    match json {
+        Ok(_) => Ok(()),
+        Err(reason) => {
+            let text = format!(
+                "line {number} is no JSON: {reason}; send lines of JSON, or one record with another content-type; nothing was done"
+            );
+            Err(LogError::of(ErrorCode::Malformed, text).into())
+        }
+    }
 }

@@ -30,9 +30,12 @@ impl LogFigures {
         let counter = match op {
             SequencerOp::Seq { .. } => &self.position_requests_total,
             SequencerOp::Where { .. } => &self.lookups_total,
-            SequencerOp::Check { .. } => &self.tails_total,
+            SequencerOp::Check { .. } | SequencerOp::Wait { .. } => &self.tails_total,
             SequencerOp::Trim { .. } => &self.trims_total,
             SequencerOp::Decided(_) => &self.reports_total,
+            SequencerOp::ReadRecord
+            | SequencerOp::OpenSession { .. }
+            | SequencerOp::EndSession { .. } => return,
         };
         counter.fetch_add(1, Ordering::Relaxed);
     }

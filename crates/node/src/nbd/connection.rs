@@ -219,10 +219,7 @@ impl NbdConnection {
     ) -> io::Result<BegunWrite> {
         let room = async {
             let place = self.place(Some(u64::from(bytes)), places).await?;
-            Some((
-                place,
-                request_memory(&self.running.in_flight, bytes as usize).await?,
-            ))
+            Some((place, request_memory(&self.running, bytes as usize).await?))
         };
         let text = "a write found no memory in time, or the session is over";
         let room = self.unless_over(room, until).await;
@@ -346,7 +343,7 @@ impl NbdConnection {
         let mut written = None;
         match request.command {
             NbdCommand::Read { offset, len, .. } => {
-                let part = request_memory(&self.running.in_flight, len as usize).await;
+                let part = request_memory(&self.running, len as usize).await;
                 reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
                 reply.payload = self.blocks.read(offset, len).await?;
                 state.count_read(u64::from(len));
@@ -387,7 +384,7 @@ impl NbdConnection {
             NbdCommand::Flush => attachment.flush(&self.blocks).await?,
             NbdCommand::Cache { .. } | NbdCommand::Disconnect => {}
             NbdCommand::BlockStatus { offset, len, one } => {
-                let part = request_memory(&self.running.in_flight, EXTENTS_BYTES).await;
+                let part = request_memory(&self.running, EXTENTS_BYTES).await;
                 reply.part = Some(part.ok_or_else(BlockError::no_memory)?);
                 let extents_max = if one { 1 } else { EXTENTS_MAX };
                 let extents = self.blocks.extents(offset, len, extents_max).await?;

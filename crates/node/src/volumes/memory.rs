@@ -7,15 +7,18 @@ use staves_net::{InFlight, InFlightPart};
 use tokio::time::timeout;
 
 use super::blocks::PATIENCE;
+use crate::running::Running;
 
 /// The longest wait for memory: as long as the request itself may take.
 const MEMORY_WAIT: Duration = PATIENCE;
 
 /// Memory for so many bytes, out of what all clients of the node share; `None` if there was none for long.
-pub(crate) async fn request_memory(
-    in_flight: &Arc<InFlight>,
-    bytes: usize,
-) -> Option<InFlightPart> {
+pub(crate) async fn request_memory(running: &Running, bytes: usize) -> Option<InFlightPart> {
+    memory_of(&running.in_flight, bytes).await
+}
+
+/// The same of any budget.
+pub(crate) async fn memory_of(in_flight: &Arc<InFlight>, bytes: usize) -> Option<InFlightPart> {
     let mut part = InFlightPart::of_request(in_flight.clone());
     let found = async {
         while !part.try_set_in_turn(bytes) {

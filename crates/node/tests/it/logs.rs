@@ -32,7 +32,7 @@ fn create(medium: Medium) -> Change {
 }
 
 /// Nodes with a pool of logs whose units are open.
-fn cluster(nodes: usize, medium: Medium) -> TestCluster {
+pub(crate) fn cluster(nodes: usize, medium: Medium) -> TestCluster {
     let cluster = TestCluster::start(nodes);
     make(&cluster, &create(medium));
     cluster
@@ -49,7 +49,7 @@ fn make(cluster: &TestCluster, create: &Change) {
 }
 
 /// A client on threads of its own: any node may die.
-fn client_of(cluster: &TestCluster) -> (Client, Runtime) {
+pub(crate) fn client_of(cluster: &TestCluster) -> (Client, Runtime) {
     let runtime = Runtime::new().expect("threads");
     let addresses = cluster.nodes.iter().map(|n| n.addresses.native.to_string());
     let addresses: Vec<String> = addresses.collect();

@@ -121,6 +121,110 @@ fn records_go_in_and_come_out_in_order() {
 }
 
 #[test]
+fn streams_conditions_cursors_and_what_is_kept_from_the_shell() {
+    let cluster = Cluster::start(3);
+    make_pool(&cluster, "ram");
+    cluster.log(0, &["create", "events"], "");
+    cluster.log(0, &["append", "events", "--tag", "7"], "a\nb\n");
+    cluster.log(1, &["append", "events", "--tag", "8", "--tag", "9"], "c\n");
+    cluster.log(2, &["append", "events", "--tag", "7"], "d\n");
+    let read = |tag: &str| cluster.log(1, &["read", "events", "--tag", tag], "");
+    assert_eq!(
+        (read("7"), read("9"), read("1")),
+        ("a\nb\nd\n".into(), "c\n".into(), String::new())
+    );
+    // Only if nothing came in between.
+    let late = [
+        "append",
+        "events",
+        "--tag",
+        "7",
+        "--if-tail",
+        "2",
+        "--if-tag",
+        "7",
+    ];
+    let failed = cluster.no_log(&late, "e\n");
+    assert!(
+        failed.contains("the tail of tag 7 in log 'events' is 4") && failed.contains("--if-tail 4"),
+        "{failed}"
+    );
+    let now = [
+        "append",
+        "events",
+        "--tag",
+        "7",
+        "--if-tail",
+        "4",
+        "--if-tag",
+        "7",
+    ];
+    assert_eq!(cluster.log(0, &now, "e\nf\n"), "4\n5\n");
+    cluster.log(0, &["punch", "events", "--at", "1"], "");
+    assert_eq!(read("7"), "a\nd\ne\nf\n");
+    let follow = ["read", "events", "--tag", "8", "--follow", "--count", "2"];
+    let followed = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| cluster.log(1, &follow, ""));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        cluster.log(0, &["append", "events"], "not of it\n");
+        cluster.log(0, &["append", "events", "--tag", "8"], "g\n");
+        reader.join().expect("it ends")
+    });
+    assert_eq!(followed, "c\ng\n");
+    cursors(&cluster);
+    only_some_are_kept(&cluster);
+}
+
+fn only_some_are_kept(cluster: &Cluster) {
+    cluster.log(
+        0,
+        &[
+            "set",
+            "events",
+            "--keep-records",
+            "3",
+            "--when-full",
+            "discard",
+        ],
+        "",
+    );
+    for _ in 0..10 {
+        cluster.log(0, &["append", "events"], "x\n");
+    }
+    cluster.wait_for("old records are trimmed", 0, |_| {
+        cluster.log(0, &["read", "events"], "").lines().count() == 3
+    });
+    let show = cluster.log(0, &["show", "events"], "");
+    assert!(
+        show.contains("the last 3 records; cursors or not"),
+        "{show}"
+    );
+}
+
+fn cursors(cluster: &Cluster) {
+    let cursor = |args: &[&str]| cluster.log(0, &[&["cursor"], args].concat(), "");
+    cursor(&["set", "events", "reader", "3", "--if-new"]);
+    assert_eq!(cursor(&["get", "events", "reader"]), "3\n");
+    let late = ["cursor", "set", "events", "reader", "6", "--if-at", "2"];
+    let late = cluster.no_log(&late, "");
+    assert!(
+        late.contains("is at 3") && late.contains("--if-at 3"),
+        "{late}"
+    );
+    cursor(&["set", "events", "reader", "4", "--if-at", "3"]);
+    cursor(&["set", "events", "other", "1"]);
+    let list = cursor(&["list", "events", "-o", "json"]);
+    let list: serde_json::Value = serde_json::from_str(&list).expect("JSON");
+    assert_eq!(
+        (&list[1]["cursor"], &list[1]["position"]),
+        (&"reader".into(), &4.into())
+    );
+    cursor(&["delete", "events", "other"]);
+    let none = cluster.no_log(&["cursor", "get", "events", "other"], "");
+    assert!(none.contains("no cursor 'other'"), "{none}");
+}
+
+#[test]
 fn a_log_on_disk_outlives_the_end_of_all_nodes() {
     let disk = "export STAVES_DISK=96MiB STAVES_DISK_MEMORY=4MiB".to_owned();
     let mut cluster = Cluster::start_after(&vec![disk; 3]);

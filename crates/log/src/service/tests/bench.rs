@@ -1,10 +1,12 @@
 //! A group of units, and requests to the one that serves.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use bytes::Bytes;
 use staves_conformance::{Reply, TestCluster};
-use staves_model::{ClientId, Incarnation, NodeId};
+use staves_model::{Incarnation, NodeId};
 use staves_service::Limits;
 use staves_wire::service::Answer;
 
@@ -15,7 +17,7 @@ use crate::message::{
 };
 use crate::service::{LogUnit, UnitCall};
 use crate::types::{
-    AppendId, AppendMode, Binding, LogId, LogOptions, Low, Position, SequencerId, Term,
+    AppendId, AppendMode, Binding, LogId, LogOptions, Low, Position, SequencerId, SessionId, Term,
 };
 use crate::unit::UnitLimits;
 
@@ -26,11 +28,12 @@ pub const SEQUENCER: SequencerId = SequencerId {
 };
 
 pub fn id(seq: u64) -> AppendId {
-    AppendId {
-        client: ClientId(3),
-        incarnation: 1,
-        seq: seq as u32,
-    }
+    let session = SessionId {
+        term: Term(1),
+        count: 3,
+    };
+    let seq = seq as u32;
+    AppendId { session, seq }
 }
 
 pub fn bytes_of(seed: u64, len: usize) -> Bytes {
@@ -48,7 +51,9 @@ pub struct Bench {
     pub cluster: TestCluster<LogUnit>,
     pub term: u64,
     /// The mark of the client.
-    pub low: u32,
+    pub low: Low,
+    /// The copies that writes wait for.
+    pub copies_min: Arc<AtomicU8>,
 }
 
 impl Bench {
@@ -58,6 +63,7 @@ impl Bench {
             log_bytes_max: 600 << 10,
             ..staves_group::Options::default()
         };
+        let copies_min = group.copies_min.clone();
         let limits = Limits {
             grant_wait: Duration::from_millis(60),
             ..Limits::default()
@@ -73,6 +79,7 @@ impl Bench {
             cluster,
             term: 1,
             low: 0,
+            copies_min,
         }
     }
 
@@ -123,15 +130,13 @@ impl Bench {
     }
 
     pub fn park_records(&mut self, log: LogId, id: AppendId, data: Records) -> u64 {
-        let low = Low {
-            incarnation: 1,
-            seq: self.low,
-        };
+        let low = self.low;
         let park = ParkedAppend {
             id,
             low,
             count: data.count(),
             tags: Vec::new(),
+            condition: None,
             sequencer: SEQUENCER,
             data,
         };
@@ -193,7 +198,17 @@ impl Bench {
 
     /// Appends one record. False if it is refused for want of room.
     pub fn append(&mut self, log: LogId, position: Position, bytes: Bytes) -> bool {
-        let id = id(position);
+        self.append_as(log, position, id(position), bytes)
+    }
+
+    /// The same with another id.
+    pub fn append_as(
+        &mut self,
+        log: LogId,
+        position: Position,
+        id: AppendId,
+        bytes: Bytes,
+    ) -> bool {
         let park = self.park(log, id, bytes);
         let has_answer = self.cluster.answers.contains_key(&park);
         if !has_answer {

@@ -3,7 +3,6 @@
 use staves_conformance::{Draw, Workload, conforms};
 use staves_group::Member;
 use staves_history::Operation;
-use staves_model::ClientId;
 use staves_service::{Bucket, Limits};
 use staves_wire::service::{Answer, Body};
 
@@ -12,7 +11,7 @@ use crate::codec::BucketRequest;
 use crate::message::{Records, SlotAnswer, TermStart, UnitAnswer, UnitOp, UnitReply, UnitRequest};
 use crate::service::{LogUnit, UnitCall};
 use crate::types::{
-    AppendId, AppendMode, Binding, LogId, LogOptions, Low, Position, RecordHead, Term,
+    AppendId, AppendMode, Binding, LogId, LogOptions, Position, RecordHead, SessionId, Term,
 };
 use crate::unit::UnitLimits;
 
@@ -128,9 +127,11 @@ struct Load;
 impl Load {
     fn call(operation: &Plain) -> UnitOp {
         let id = |number: u64| AppendId {
-            client: ClientId(8),
-            incarnation: 1,
             seq: number as u32,
+            session: SessionId {
+                term: Term(0),
+                count: 8,
+            },
         };
         match *operation {
             Plain::Seal(term) => UnitOp::Seal {
@@ -149,7 +150,7 @@ impl Load {
                     id: Some(id(number)),
                     links: Vec::new(),
                 },
-                low: Low::default(),
+                low: number.saturating_sub(4000) as u32,
                 data: Records::one(record(number).into()),
             },
             Plain::Read(term, position) => UnitOp::Read {

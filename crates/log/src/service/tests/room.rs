@@ -3,7 +3,7 @@
 use super::bench::{Bench, LOG, bytes_of, id};
 use crate::message::{SlotAnswer, UnitAnswer, UnitOp};
 use crate::service::{UnitCall, room::RESERVED_EXTENTS};
-use crate::types::{LogId, Term};
+use crate::types::{AppendId, LogId, SessionId, Term};
 
 #[test]
 fn a_full_unit_refuses_and_changes_nothing_and_a_trim_makes_room() {
@@ -112,6 +112,84 @@ fn entries_of_one_log_go_behind_its_checkpoints() {
         bench.answer(park),
         UnitAnswer::Ack { position: 1499, .. }
     ));
+}
+
+/// Regression: a unit that was started on a full disk found no room even to be read.
+#[test]
+fn a_unit_that_starts_on_a_full_disk_is_read_sealed_and_trimmed() {
+    let mut bench = Bench::new(3, 12);
+    bench.seal(LOG, 1);
+    let size = 60_000;
+    let full = (0..)
+        .find(|n| !bench.append(LOG, *n, bytes_of(*n, size)))
+        .unwrap();
+    bench.cluster.ticks(8);
+    // Whatever it does not use others have, at the node that serves next and at its copy.
+    bench.cluster.change(&[1, 0]);
+    bench.cluster.settle();
+    let used = bench.used();
+    // A read needs no room, not even what is spare.
+    bench.unit().reserved_max.set(0);
+    assert_eq!(bench.read(LOG, 1), Some(bytes_of(1, size)));
+    bench.unit().reserved_max.set(used);
+    bench.check();
+    (0..full).for_each(|n| assert_eq!(bench.read(LOG, n), Some(bytes_of(n, size))));
+    assert!(!bench.append(LOG, full, bytes_of(full, size)));
+    // By the sequencer's word nothing is decided without room, and nothing is refused.
+    for term in 2..800 {
+        let (options, term) = (super::bench::options(), Term(term));
+        let sealed = bench.call(LOG, UnitOp::Seal { term, options });
+        assert!(matches!(sealed, UnitAnswer::Sealed { .. }), "{sealed:?}");
+    }
+    bench.term = 799;
+    bench.trim(LOG, full / 2);
+    bench.cluster.ticks(100);
+    bench.check();
+    assert!(bench.used() < used, "{} of {used}", bench.used());
+    for n in full..full + full / 2 - 8 {
+        assert!(bench.append(LOG, n, bytes_of(n, size)), "{n}");
+    }
+    (full / 2..full + full / 2 - 8)
+        .for_each(|n| assert_eq!(bench.read(LOG, n), Some(bytes_of(n, size))));
+    bench.check();
+}
+
+/// Regression: a checkpoint of more than 256 KiB was not made, and its log kept all its room.
+#[test]
+fn a_log_with_many_sessions_gives_its_room_back() {
+    let mut bench = Bench::new(3, 48);
+    bench.seal(LOG, 1);
+    let append = |bench: &mut Bench, n: u64| {
+        let session = SessionId {
+            term: Term(1),
+            count: n as u32 + 1,
+        };
+        let id = AppendId { session, seq: 0 };
+        bench.append_as(LOG, n, id, bytes_of(n, 1500))
+    };
+    for n in 0..9000 {
+        assert!(append(&mut bench, n), "{n}");
+        if n % 64 == 63 {
+            bench.trim(LOG, n - 20);
+        }
+    }
+    bench.cluster.ticks(100);
+    bench.check();
+    let (used, stats) = (bench.used(), bench.unit().stats());
+    assert!(used < 20, "{used} extents, {stats:?}");
+    // A full unit has room for the parts all the same.
+    let full = (9000..).find(|n| !append(&mut bench, *n)).unwrap();
+    assert!(full > 9500, "{full}");
+    bench.trim(LOG, full);
+    bench.cluster.ticks(200);
+    let used = bench.used();
+    assert!(used < 20, "{used} extents");
+    assert!(append(&mut bench, full));
+    bench.check();
+    bench.cluster.change(&[1, 2]);
+    bench.cluster.settle();
+    bench.check();
+    assert_eq!(bench.read(LOG, full), Some(bytes_of(full, 1500)));
 }
 
 #[test]

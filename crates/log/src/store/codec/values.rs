@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 
 use super::{CodeError, CodeReader, CodeWriter, Coded, coded};
 use crate::entry::Entry;
+use crate::retention::{LogRetention, WhenFull};
 use crate::types::{
-    AppendId, AppendMode, DataPlace, Leadership, LogId, LogOptions, LogRecord, LogView, Low,
-    PageEntry, PageRun, Projection, ProjectionSegment, SequencerId, TagLink, Term,
+    AppendId, AppendMode, DataPlace, Leadership, LogId, LogOptions, LogRecord, LogView, PageEntry,
+    PageRun, Projection, ProjectionSegment, SequencerId, SessionId, TagLink, Term,
 };
 
 macro_rules! coded_newtype {
@@ -24,7 +25,7 @@ macro_rules! coded_newtype {
     )*};
 }
 
-coded_newtype!(ClientId, GroupId, Incarnation, NodeId, LogId, Term);
+coded_newtype!(GroupId, Incarnation, NodeId, LogId, Term);
 
 impl Coded for Arc<Projection> {
     fn put(&self, out: &mut CodeWriter) {
@@ -37,8 +38,8 @@ impl Coded for Arc<Projection> {
     }
 }
 
-coded!(struct AppendId, AppendId { client, incarnation, seq });
-coded!(struct Low, Low { incarnation, seq });
+coded!(struct SessionId, SessionId { term, count });
+coded!(struct AppendId, AppendId { session, seq });
 coded!(struct SequencerId, SequencerId { node, incarnation });
 coded!(enum AppendMode, AppendMode, "way of appends" {
     0 => Bind,
@@ -49,7 +50,13 @@ coded!(struct LogOptions, LogOptions { mode, page_positions, hole_us, read_hole_
 coded!(struct ProjectionSegment, ProjectionSegment { first, units });
 coded!(struct LogView, LogView { log, options, term, sequencer, start, projection, trim });
 coded!(struct Leadership, Leadership { term, sequencer, added });
-coded!(struct LogRecord, LogRecord { name, view, lead });
+coded!(enum WhenFull, WhenFull, "use of old records" {
+    0 => Keep,
+    1 => Discard,
+    2 => Refuse,
+});
+coded!(struct LogRetention, LogRetention { records, bytes, seconds, when_full });
+coded!(struct LogRecord, LogRecord { name, view, lead, cursors, retention });
 coded!(struct TagLink, TagLink { tag, back });
 coded!(struct DataPlace, DataPlace { at, bytes });
 coded!(enum PageEntry, PageEntry, "entry of a map page" {
@@ -73,4 +80,7 @@ coded!(enum Entry, Entry, "entry of a unit" {
     12 => Open { name, term, start },
     13 => RecordTrim { name, position },
     14 => Delete { name },
+    15 => Cursor { name, cursor, position },
+    16 => Retention { name, retention },
+    17 => Floor { log, session },
 });

@@ -1,15 +1,19 @@
 //! The state of a unit against its pages: whatever it did, checkpoints and cleaning included, the pages have that state.
 
+mod parts;
+
 use proptest::prelude::*;
-use staves_model::{ClientId, GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId};
 use staves_store::Pages;
 
 use super::{pages, put};
 use crate::entry::Entry;
 use crate::state::UnitState;
-use crate::store::{Need, NewData, OFFSET_BITS, PageEdit, StoredEntry, UnitPages};
+use crate::store::ledger::CheckpointOf;
+use crate::store::{CheckpointParts, Need, NewData, OFFSET_BITS, PageEdit, StoredEntry, UnitPages};
 use crate::types::{
-    AppendId, DataPlace, LogId, LogOptions, Low, PageEntry, PageRun, SequencerId, TagLink, Term,
+    AppendId, DataPlace, LogId, LogOptions, PageEntry, PageRun, SequencerId, SessionId, TagLink,
+    Term,
 };
 
 const UNIT: GroupId = GroupId(4);
@@ -20,6 +24,7 @@ struct Units {
     copy: (UnitPages, UnitState),
     data: u64,
     seq: u32,
+    parts: Option<CheckpointParts>,
 }
 
 impl Units {
@@ -33,6 +38,7 @@ impl Units {
             copy,
             data: 0,
             seq: 0,
+            parts: None,
         }
     }
 
@@ -72,15 +78,13 @@ impl Units {
             bytes: len,
         };
         let places: Vec<DataPlace> = (0..count).map(place).collect();
-        let low = Low {
-            incarnation: 0,
-            seq: self.seq.saturating_sub(6),
+        let low = self.seq.saturating_sub(6);
+        let session = SessionId {
+            term: Term(1),
+            count: 1 + tag as u32 % 3,
         };
-        let id = AppendId {
-            client: ClientId(tag % 3),
-            incarnation: 0,
-            seq: self.seq,
-        };
+        let (seq, session) = (self.seq, session.max(share.sessions.floor().next()));
+        let id = AppendId { session, seq };
         let back = vec![position];
         let links = if tag > 3 {
             vec![TagLink { tag, back }]
@@ -108,6 +112,7 @@ impl Units {
                 let clean = |victim| self.own.0.log.clean(&self.pages, victim).unwrap();
                 victim.and_then(clean)
             }
+            _ if self.parts.is_some() => None,
             _ => {
                 if let Some(of) = self.own.0.ledger.take_due()
                     && let Some(entry) = UnitPages::checkpoint(&of, &self.own.1)
@@ -124,10 +129,29 @@ impl Units {
 
     /// A checkpoint, due or not.
     fn checkpoint(&mut self, log: LogId) {
-        let of = crate::store::ledger::CheckpointOf::Log(log);
+        let of = CheckpointOf::Log(log);
         if let Some(entry) = UnitPages::checkpoint(&of, &self.own.1) {
             self.append(entry, &[]);
         }
+    }
+
+    /// The next part of a checkpoint in parts, of this one if none is begun.
+    fn part(&mut self, of: CheckpointOf, part_bytes: usize) {
+        self.parts
+            .take_if(|parts| parts.is_void(&self.own.0.ledger));
+        if self.parts.is_none() {
+            let base = self.own.0.log.next_number() - 1;
+            let entry = UnitPages::checkpoint(&of, &self.own.1);
+            let begin =
+                |entry: StoredEntry| CheckpointParts::new(of, base, entry.to_bytes(), part_bytes);
+            self.parts = entry.map(begin);
+        }
+        let Some(parts) = &self.parts else {
+            return;
+        };
+        self.append(parts.next_entry(), &[]);
+        let number = self.own.0.log.next_number() - 1;
+        self.parts.take_if(|parts| parts.made(number));
     }
 
     fn check(&self) {
@@ -151,6 +175,7 @@ impl Units {
     fn restart(&mut self) {
         self.own = UnitPages::open(&self.pages, UNIT).unwrap();
         self.own.0.log.start();
+        self.parts = None;
     }
 }
 
@@ -169,9 +194,12 @@ enum Do {
     Punch(u64, u64),
     Page(u64, u64),
     Prefix(u64),
+    Floor(u64, u32),
     Forget(u64),
     Record(u8, u8),
     Checkpoint(u64),
+    Part(u64),
+    Spares(u32, bool),
     Tidy(u8),
     Restart,
 }
@@ -187,9 +215,12 @@ fn step() -> impl Strategy<Value = Do> {
         2 => (log.clone(), 0..20u64).prop_map(|(l, p)| Do::Punch(l, p)),
         1 => (log.clone(), 0..6u64).prop_map(|(l, p)| Do::Page(l, p)),
         1 => log.clone().prop_map(Do::Prefix),
+        1 => (log.clone(), 0..4u32).prop_map(|(l, c)| Do::Floor(l, c)),
         1 => log.clone().prop_map(Do::Forget),
         4 => (0..3u8, 0..6u8).prop_map(|(n, what)| Do::Record(n, what)),
-        3 => log.prop_map(Do::Checkpoint),
+        3 => log.clone().prop_map(Do::Checkpoint),
+        12 => log.prop_map(Do::Part),
+        2 => (0..3u32, any::<bool>()).prop_map(|(n, lean)| Do::Spares(n, lean)),
         12 => (0..4u8).prop_map(Do::Tidy),
         2 => Just(Do::Restart),
     ]
@@ -226,9 +257,10 @@ fn record(units: &mut Units, name: u8, what: u8) {
     };
     units.change(entry);
     if what == 5 {
-        let of = crate::store::ledger::CheckpointOf::Name("log 1".into());
+        let of = CheckpointOf::Name("log 1".into());
         if let Some(entry) = UnitPages::checkpoint(&of, &units.own.1) {
             units.append(entry, &[]);
+            units.parts = None;
         }
     }
 }
@@ -250,25 +282,23 @@ fn write_page(units: &mut Units, log: u64, page: u64) {
     }
 }
 
+fn seal(units: &mut Units, log: LogId) {
+    let term = units.own.1.term(log).next();
+    let options = LogOptions {
+        page_positions: 4,
+        ..LogOptions::default()
+    };
+    units.change(Entry::Seal { log, term, options });
+    if term > Term(2) {
+        let start = units.own.1.share(log).map_or(0, |share| share.claimed);
+        units.change(Entry::Start { log, start });
+    }
+}
+
 fn run(units: &mut Units, step: Do) {
-    let term = |units: &Units, log| units.own.1.term(LogId(log)).next();
     let claimed = |units: &Units, log| units.own.1.share(LogId(log)).map_or(0, |s| s.claimed);
     match step {
-        Do::Seal(log) => {
-            let (term, options) = (
-                term(units, log),
-                LogOptions {
-                    page_positions: 4,
-                    ..LogOptions::default()
-                },
-            );
-            let log = LogId(log);
-            units.change(Entry::Seal { log, term, options });
-            if term > Term(2) {
-                let start = claimed(units, log.0);
-                units.change(Entry::Start { log, start });
-            }
-        }
+        Do::Seal(log) => seal(units, LogId(log)),
         Do::Commit(log, gap, size, tag) => units.commit(LogId(log), gap, size, tag),
         Do::Junk(log, count) => {
             let position = claimed(units, log).saturating_sub(2);
@@ -297,13 +327,29 @@ fn run(units: &mut Units, step: Do) {
             let (position, log) = (claimed(units, log), LogId(log));
             units.change(Entry::Prefix { log, position });
         }
+        Do::Floor(log, count) => {
+            let (log, term) = (LogId(log), Term(1));
+            let session = SessionId { term, count };
+            units.change(Entry::Floor { log, session });
+        }
         Do::Forget(log) => {
             if units.own.1.share(LogId(log)).is_some() {
                 units.change(Entry::Forget { log: LogId(log) });
             }
         }
         Do::Record(name, what) => record(units, name, what),
-        Do::Checkpoint(log) => units.checkpoint(LogId(log)),
+        Do::Checkpoint(log) => {
+            units.checkpoint(LogId(log));
+            // Of one log none is made while another is under way.
+            units.parts = None;
+        }
+        Do::Spares(count, lean) => {
+            units.own.0.log.set_lean(lean);
+            let edit = units.own.0.log.make_spares(count).unwrap();
+            units.make(&edit, &[]);
+        }
+        Do::Part(0) => units.part(CheckpointOf::Name("log 1".into()), 40),
+        Do::Part(log) => units.part(CheckpointOf::Log(LogId(log)), 60),
         Do::Tidy(step) => units.tidy(step),
         Do::Restart => units.restart(),
     }

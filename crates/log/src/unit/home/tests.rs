@@ -121,3 +121,88 @@ fn names_are_listed_in_order_in_parts() {
     assert_eq!(record(&mut unit, list("")), names("a"));
     assert_eq!(record(&mut unit, list("a")), names("b"));
 }
+
+fn set_cursor(from: Option<Option<Position>>, to: Option<Position>, log: LogId) -> RecordRequest {
+    RecordRequest::SetCursor {
+        name: "a".into(),
+        log,
+        cursor: "reader".into(),
+        from,
+        to,
+    }
+}
+
+fn with_log() -> (Unit, LogId) {
+    let mut unit = Unit::new(UnitState::new(GroupId(2)), UnitLimits::default());
+    let RecordReply::Record(made) = record(&mut unit, create("a")) else {
+        panic!("not created");
+    };
+    (unit, made.view.log)
+}
+
+/// True if a cursor moves only from where its reader believes it to be.
+fn a_cursor_is_compared() -> bool {
+    let (mut unit, log) = with_log();
+    // The second is a retry of the first.
+    for _ in 0..2 {
+        let set = record(&mut unit, set_cursor(Some(None), Some(5), log));
+        assert!(matches!(set, RecordReply::Record(_)));
+    }
+    let late = record(&mut unit, set_cursor(Some(Some(4)), Some(9), log));
+    late == RecordReply::Refused(RecordRefusal::CursorMoved(Some(5)))
+}
+
+#[test]
+fn cursors_are_compared_and_bounded() {
+    use crate::mutant::{LogMutant, plant};
+    assert!(a_cursor_is_compared());
+    plant(Some(LogMutant::CursorNotCompared));
+    assert!(!a_cursor_is_compared());
+    plant(None);
+    let (mut unit, log) = with_log();
+    let named = |cursor: String| RecordRequest::SetCursor {
+        name: "a".into(),
+        log,
+        cursor,
+        from: Some(None),
+        to: Some(0),
+    };
+    let full = RecordReply::Refused(RecordRefusal::Cursors);
+    for n in 0..CURSORS_MAX {
+        let set = record(&mut unit, named(format!("c{n}")));
+        assert!(matches!(set, RecordReply::Record(_)));
+    }
+    assert_eq!(record(&mut unit, named("one more".into())), full);
+    let (mut unit, _) = with_log();
+    for name in ["", &"x".repeat(CURSOR_NAME_BYTES_MAX + 1)] {
+        assert_eq!(record(&mut unit, named(name.into())), full);
+    }
+}
+
+#[test]
+fn the_logs_own_rules_trim_no_further_than_its_cursors_unless_they_discard() {
+    let (mut unit, log) = with_log();
+    record(&mut unit, set_cursor(None, Some(5), log));
+    let retain = |position| RecordRequest::Retain {
+        name: "a".into(),
+        log,
+        term: Term(0),
+        position,
+    };
+    let trim = |reply| match reply {
+        RecordReply::Record(record) => record.view.trim,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(trim(record(&mut unit, retain(9))), 5);
+    let discard = RecordRequest::SetRetention {
+        name: "a".into(),
+        log,
+        retention: LogRetention {
+            records: Some(1),
+            when_full: crate::retention::WhenFull::Discard,
+            ..LogRetention::default()
+        },
+    };
+    record(&mut unit, discard);
+    assert_eq!(trim(record(&mut unit, retain(9))), 9);
+}
