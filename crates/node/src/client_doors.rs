@@ -19,7 +19,7 @@ pub(crate) struct ClientDoors {
     /// The addresses that clients are given, of those that are served.
     pub(crate) addresses: DoorAddresses,
     /// The requests on logs of gRPC and HTTP.
-    pub(crate) logs: Arc<LogFigures>,
+    pub(crate) logs: Arc<LogDoorFigures>,
 }
 
 /// Addresses at which doors are served, `host:port`.
@@ -32,7 +32,7 @@ pub(crate) struct DoorAddresses {
 
 /// The figures of the requests on logs, and their memory.
 #[derive(Debug)]
-pub(crate) struct LogFigures {
+pub(crate) struct LogDoorFigures {
     pub(crate) appended_records: AtomicU64,
     pub(crate) appended_bytes: AtomicU64,
     pub(crate) read_records: AtomicU64,
@@ -45,11 +45,11 @@ pub(crate) struct LogFigures {
     pub(crate) memory: Arc<InFlight>,
 }
 
-impl LogFigures {
+impl LogDoorFigures {
     /// Of a node with so many bytes for requests in all.
-    pub(crate) fn new(in_flight_bytes: usize) -> Arc<LogFigures> {
+    pub(crate) fn new(in_flight_bytes: usize) -> Arc<LogDoorFigures> {
         let memory = (in_flight_bytes / MEMORY_PART).max(MEMORY_BYTES_MIN);
-        Arc::new(LogFigures {
+        Arc::new(LogDoorFigures {
             appended_records: AtomicU64::new(0),
             appended_bytes: AtomicU64::new(0),
             read_records: AtomicU64::new(0),

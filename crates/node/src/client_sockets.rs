@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::admin::HostNames;
-use crate::client_doors::{ClientDoors, LogFigures};
+use crate::client_doors::{ClientDoors, LogDoorFigures};
 use crate::config::{Config, Endpoint};
 use crate::door::Phase;
 use crate::entry::Entry;
@@ -54,7 +54,7 @@ impl ClientSockets {
     ) -> (ClientDoors, Vec<JoinHandle<()>>, Vec<JoinHandle<()>>) {
         let addresses = config.door_addresses(self.addresses(), native);
         let secret = secrets.map(|secrets| secrets.nodes);
-        let figures = LogFigures::new(config.in_flight_bytes());
+        let figures = LogDoorFigures::new(config.in_flight_bytes());
         let logs = LogGateway::new(entry.clone(), native.to_string(), secret, figures.clone());
         let attachments = Arc::<Attachments>::default();
         let max = config.clients_max;

@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::error::LogError;
 use self::handles::{LogName, OpenLog, OpenLogs};
-use crate::client_doors::LogFigures;
+use crate::client_doors::LogDoorFigures;
 use crate::entry::Entry;
 
 pub(crate) use self::reads::{LogBatch, room};
@@ -81,7 +81,7 @@ pub(crate) struct LogGateway {
     reads: Arc<Semaphore>,
     lists: Semaphore,
     followers: Arc<Semaphore>,
-    pub(crate) figures: Arc<LogFigures>,
+    pub(crate) figures: Arc<LogDoorFigures>,
 }
 
 impl LogGateway {
@@ -90,7 +90,7 @@ impl LogGateway {
         entry: Arc<Entry>,
         native: String,
         secret: Option<Secret>,
-        figures: Arc<LogFigures>,
+        figures: Arc<LogDoorFigures>,
     ) -> Arc<LogGateway> {
         Arc::new(LogGateway {
             entry,

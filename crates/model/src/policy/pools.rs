@@ -86,7 +86,7 @@ const LOG_UNITS: u32 = 8;
 /// Buckets of a new files pool for which none were asked: a small multiple of the nodes that there may be.
 const FILES_BUCKETS: u32 = 1024;
 /// Bytes that a unit of logs takes on each of its members with its first records: what it keeps for trims and for the next appends included.
-pub const LOG_UNIT_BYTES: u64 = 8 * EXTENT_BYTES as u64;
+pub const LOG_UNIT_BYTES: u64 = 10 * EXTENT_BYTES as u64;
 /// The scheme of a new pool for which none was asked.
 const SCHEME: Scheme = Scheme { m: 1, k: 2 };
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::bodies::lines;
 use super::query::{QueryPairs, decoded};
 use super::*;
-use crate::client_doors::LogFigures;
+use crate::client_doors::LogDoorFigures;
 use crate::config::Doors;
 use crate::entry::Entry;
 
@@ -20,10 +20,10 @@ const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(60);
 
 /// A door whose node never joins, with these times.
-fn door(times: HttpTimes) -> (Runtime, SocketAddr, Arc<LogFigures>) {
+fn door(times: HttpTimes) -> (Runtime, SocketAddr, Arc<LogDoorFigures>) {
     let runtime = Runtime::new().expect("a runtime");
     let config = Config::default();
-    let figures = LogFigures::new(32 << 20);
+    let figures = LogDoorFigures::new(32 << 20);
     let told = Doors {
         native: config.listen.clone(),
         resp: config.resp.clone(),

@@ -16,7 +16,7 @@ use super::error::LogError;
 use super::handles::OpenLog;
 use super::reads::{LogBatch, ReadBounds};
 use super::{FOLLOWERS_MAX, LogGateway, LogTarget, REQUEST_MAX};
-use crate::client_doors::LogFigures;
+use crate::client_doors::LogDoorFigures;
 use crate::pieces::is_taken;
 
 /// The tail of a log that is followed is asked for so often, and after an error.
@@ -122,7 +122,7 @@ pub(crate) struct Follower {
 
 /// A place among the followers, and in their count.
 struct FollowerPlace {
-    figures: Arc<LogFigures>,
+    figures: Arc<LogDoorFigures>,
     _permit: OwnedSemaphorePermit,
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use super::error::LogError;
 use super::follow::TailState;
 use super::reads::LOG_READS_MAX;
-use crate::client_doors::LogFigures;
+use crate::client_doors::LogDoorFigures;
 
 /// Most logs that are open at a time. With more, the one that was idle for longest is closed.
 const OPEN_MAX: usize = 256;
@@ -71,11 +71,11 @@ impl KeptLog {
 /// The open logs of a node.
 pub(super) struct OpenLogs {
     kept: Mutex<BTreeMap<LogName, KeptLog>>,
-    figures: Arc<LogFigures>,
+    figures: Arc<LogDoorFigures>,
 }
 
 impl OpenLogs {
-    pub(super) fn new(figures: Arc<LogFigures>) -> OpenLogs {
+    pub(super) fn new(figures: Arc<LogDoorFigures>) -> OpenLogs {
         OpenLogs {
             kept: Mutex::default(),
             figures,
