@@ -124,10 +124,9 @@ fn measure(
 ) -> anyhow::Result<TokenReport> {
     let given = bench.depth.first().copied().filter(|depth| *depth > 1);
     let depth = given.unwrap_or(DEPTH);
-    let rounds = if bench.rounds > 1 {
-        bench.rounds
-    } else {
-        ROUNDS
+    let rounds = match bench.rounds {
+        0 | 1 => ROUNDS,
+        given => given,
     };
     let secret = global.secret()?;
     let opening = opened(&session.client, (pool, name));
