@@ -182,10 +182,15 @@ fn run_on_records(session: &Cluster, command: &LogCommand, out: Format) -> anyho
             if_tag,
         } => {
             let log = open(session, pool.as_deref(), name)?;
-            match if_tail {
+            let appended = match if_tail {
                 Some(tail) => conditional::append(session, &log, (*tail, *if_tag), tag, out),
                 None => append::append(session, &log, tag, out),
+            };
+            // A log forgets a client by itself that ends without a word, only later.
+            if appended.is_ok() {
+                let _ended = session.wait(log.close());
             }
+            appended
         }
         LogCommand::Read {
             name,

@@ -1,7 +1,7 @@
 //! Logs for programs of any language: the requests of the gRPC and HTTP doors, made by the client library.
 //!
 //! **Path.** A door takes a request apart and calls the [`LogGateway`], which has one client of the cluster and one handle of each log
-//! that is in use ([`handles`]): all requests of all connections share it, since each handle that appends leaves an id in the log. Records
+//! that is in use ([`handles`]): all requests of all connections share it, since each handle that appends takes a session of the log. Records
 //! that are read wait in [`reads`] until they are counted; [`follow`] sends what comes to those who wait at the tail.
 //!
 //! **Bounds.** Memory for messages is counted apart from that of other requests, which the client's own requests need: a part of
@@ -209,11 +209,7 @@ impl LogGateway {
         }
         let append = |log: Arc<OpenLog>| {
             let records = records.clone();
-            async move {
-                let first = self.append_to(&log, records, until).await?;
-                log.appended();
-                Ok(first)
-            }
+            async move { self.append_to(&log, records, until).await }
         };
         let first = self.with_log(target, until, append).await?;
         self.figures.appended(records.len(), bytes);

@@ -1,6 +1,6 @@
 //! Followers: clients that are sent what a log has from a position on, and then what comes.
 //!
-//! The tail of a log is asked for by one task for all its followers ([`poll_tail`]). Each follower has a task of its own, which reads some
+//! One task waits at the sequencer for all followers of a log ([`watch_tail`]). Each follower has a task of its own, which reads some
 //! records, hands them to its door, and reads on once they have left: a slow one holds no more than that, and nobody waits for it.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use staves_client::ErrorCode;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::error::LogError;
 use super::handles::OpenLog;
@@ -19,9 +19,11 @@ use super::{FOLLOWERS_MAX, LogGateway, LogTarget, REQUEST_MAX};
 use crate::client_doors::LogDoorFigures;
 use crate::pieces::is_taken;
 
-/// The tail of a log that is followed is asked for so often, and after an error.
-const POLL: Duration = Duration::from_millis(25);
-const POLL_AGAIN: Duration = Duration::from_millis(200);
+/// The longest wait for a log to grow, after which it is looked whether anybody follows it still.
+const WAIT: Duration = Duration::from_secs(1);
+/// A log that grows is looked at again after this time, and after an error.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(200);
 /// A client that gets nothing else gets a sign of life so often.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Most records, and bytes of them, that are on their way to a follower; one that is longer goes alone.
@@ -41,15 +43,15 @@ impl OpenLog {
     /// The tail, from now on.
     fn follow_tail(self: &Arc<OpenLog>) -> watch::Receiver<TailState> {
         let tail = self.tail.subscribe();
-        if !self.is_polled.swap(true, Ordering::AcqRel) {
-            tokio::spawn(poll_tail(self.clone()));
+        if !self.is_watched.swap(true, Ordering::AcqRel) {
+            tokio::spawn(watch_tail(self.clone()));
         }
         tail
     }
 }
 
-/// Asks for the tail of a log for as long as anybody follows it.
-async fn poll_tail(log: Arc<OpenLog>) {
+/// Keeps the tail of a log for as long as anybody follows it.
+async fn watch_tail(log: Arc<OpenLog>) {
     loop {
         let pause = match log.handle.tail().await.map_err(LogError::from) {
             Ok(tail) => {
@@ -58,21 +60,24 @@ async fn poll_tail(log: Arc<OpenLog>) {
                     *state = TailState::At(tail);
                     is_new
                 });
-                POLL
+                match log.handle.wait(tail, None, WAIT).await {
+                    Ok(_) => PAUSE,
+                    Err(_) => PAUSE_AFTER_ERROR,
+                }
             }
             Err(gone) if gone.is_gone() => {
                 log.tail.send_replace(TailState::Gone(gone));
                 return;
             }
             // A sequencer that is gone, most often: there will be another.
-            Err(_) => POLL_AGAIN,
+            Err(_) => PAUSE_AFTER_ERROR,
         };
-        let _ = timeout(pause, log.nudge.notified()).await;
+        sleep(pause).await;
         if log.tail.receiver_count() == 0 {
-            log.is_polled.store(false, Ordering::Release);
-            // Somebody may have come meanwhile, and have seen that it is asked for.
+            log.is_watched.store(false, Ordering::Release);
+            // Somebody may have come meanwhile, and have seen that it is watched.
             let comes_anew =
-                || log.tail.receiver_count() > 0 && !log.is_polled.swap(true, Ordering::AcqRel);
+                || log.tail.receiver_count() > 0 && !log.is_watched.swap(true, Ordering::AcqRel);
             if !comes_anew() {
                 return;
             }
@@ -270,7 +275,7 @@ impl Follower {
                 Ok(batch) => return Ok(batch),
                 Err(error) if is_over(&error) => return Err(error),
                 // Nobody answers at present, or others have the memory: the next try may find them.
-                Err(_) => sleep(POLL_AGAIN).await,
+                Err(_) => sleep(PAUSE_AFTER_ERROR).await,
             }
         }
     }

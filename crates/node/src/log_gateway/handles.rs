@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use staves_client::{ErrorCode, LogHandle};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Semaphore, watch};
 
 use super::error::LogError;
 use super::follow::TailState;
@@ -16,7 +16,7 @@ use crate::client_doors::LogDoorFigures;
 
 /// Most logs that are open at a time. With more, the one that was idle for longest is closed.
 const OPEN_MAX: usize = 256;
-/// A log that nobody used for so long is closed. Long, since each opening that appends leaves an id in the log.
+/// A log that nobody used for so long is closed. Long, since each opening that appends takes a session of the log.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
 /// A log by its pool and name; without a pool, in the only one.
@@ -33,10 +33,8 @@ pub(crate) struct OpenLog {
     pub(super) reads: Arc<Semaphore>,
     /// The tail, as it was seen last, for those who follow.
     pub(super) tail: watch::Sender<TailState>,
-    /// A task asks for the tail.
-    pub(super) is_polled: AtomicBool,
-    /// Something was appended here: the tail is worth asking for.
-    pub(super) nudge: Notify,
+    /// A task keeps the tail.
+    pub(super) is_watched: AtomicBool,
 }
 
 impl OpenLog {
@@ -45,14 +43,8 @@ impl OpenLog {
             handle,
             reads: Arc::new(Semaphore::new(LOG_READS_MAX)),
             tail: watch::Sender::new(TailState::Unknown),
-            is_polled: AtomicBool::new(false),
-            nudge: Notify::new(),
+            is_watched: AtomicBool::new(false),
         }
-    }
-
-    /// Something was appended through this node.
-    pub(super) fn appended(&self) {
-        self.nudge.notify_one();
     }
 }
 
