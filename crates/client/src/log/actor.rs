@@ -241,6 +241,7 @@ impl Actor {
     }
 
     fn fail_all(&mut self, error: &ClientError) {
+        self.appender.give_up_all();
         for (_, done) in std::mem::take(&mut self.appends) {
             let _gone = done.send(Err(error.clone()));
         }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use staves_log::{LogRecord, LogView, RecordReply, RecordRequest, Term};
 use staves_model::{MemberSlot, NodeId, PoolId};
-use staves_wire::Message;
 use staves_wire::log::LogAppoint;
+use staves_wire::{ErrorCode, Message};
 
 use super::calls::{self, record_of, soon};
 use crate::client::{Client, senseless};
@@ -68,6 +68,11 @@ pub(super) async fn ask(
 ) -> Result<LogRecord, ClientError> {
     let name = request.name.clone();
     let asked = client.ask(to, Message::LogAppoint(request), deadline).await;
+    // A node that the map has no more is no log that was deleted.
+    let asked = asked.map_err(|error| match error.code() {
+        ErrorCode::NotFound => ClientError::of(ErrorCode::Unreachable, error.to_string()),
+        _ => error,
+    });
     match asked? {
         Message::LogSaid(said) => {
             let reply = RecordReply::decode(said.body);

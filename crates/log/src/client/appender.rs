@@ -122,7 +122,7 @@ pub enum AppendError {
     NoRoom,
     /// The log had more than it keeps until the deadline, and a cursor that had not passed it: the append may be in the log.
     #[error(
-        "the log is full: it keeps what its oldest cursor has not passed; move or delete that cursor, trim the log, or let it discard old records"
+        "the log is full: it keeps what its oldest cursor has not passed; move or delete that cursor, trim the log, or let it discard old records. The append may be in the log: read its end before it is appended again"
     )]
     Full,
     /// Its condition does not hold, and never will: it is not in the log.
@@ -361,6 +361,12 @@ impl Appender {
     pub(super) fn own(&self, id: AppendId) -> Option<u32> {
         let append = self.in_flight.get(&id.seq)?;
         (append.session == Some(id.session)).then_some(id.seq)
+    }
+
+    /// Sends nothing of what is in flight again. The caller has told those who wait.
+    pub fn give_up_all(&mut self) {
+        self.in_flight.clear();
+        self.bytes = 0;
     }
 
     pub(super) fn finish(

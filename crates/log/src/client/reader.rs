@@ -358,9 +358,11 @@ impl LogReader {
                 self.learn_term(term.term, out);
                 self.take_word(number, position, term, word, out);
             }
-            SequencerAnswer::Tail { tail, stream, trim } => {
-                self.finish(number, ReadResult::Tail { tail, stream, trim }, out);
-            }
+            SequencerAnswer::Tail { tail, stream, trim } => match self.position_of(number) {
+                Some(position) if position < tail => self.poll(now, number),
+                Some(position) => self.finish(number, ReadResult::PastTail(position), out),
+                None => self.finish(number, ReadResult::Tail { tail, stream, trim }, out),
+            },
             SequencerAnswer::Grown { end } => {
                 self.finish(number, ReadResult::Grown(end), out);
             }

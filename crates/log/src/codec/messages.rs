@@ -113,7 +113,7 @@ enums! {
         6 => List { after, limit },
         7 => SetCursor { name, log, cursor, from, to },
         8 => SetRetention { name, log, retention },
-        9 => Retain { name, log, term, position },
+        9 => Retain { name, log, term, position, retention },
     }
     RecordReply as "an answer about a log's record" {
         0 => Record(record),

@@ -88,6 +88,8 @@ pub enum RecordRequest {
         term: Term,
         /// The first position that need not go.
         position: Position,
+        /// The records that are kept, as the sequencer knows it.
+        retention: LogRetention,
     },
     /// Deletes the log.
     Delete {

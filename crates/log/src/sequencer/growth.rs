@@ -8,7 +8,7 @@ use std::time::Duration;
 use staves_model::Time;
 
 use super::{ActiveTerm, Phase, Sequencer, SequencerEffects};
-use crate::message::{SequencerAnswer, WAIT_MS_MAX};
+use crate::message::{SequencerAnswer, UnitOp, WAIT_MS_MAX};
 use crate::mutant::{LogMutant, planted};
 use crate::types::Position;
 use crate::unit::ReplyTo;
@@ -68,8 +68,21 @@ impl Sequencer {
         self.answer_waits_if(|_| false, out);
     }
 
-    /// The same, and those that took too long.
+    /// The same, and those that took too long. A log that does not grow may have another sequencer: one of its units knows.
     pub(super) fn end_waits(&mut self, now: Time, out: &mut SequencerEffects) {
+        let units = self.record.view.projection.last().to_vec();
+        let term = self.term;
+        let Phase::Active(active) = &mut self.phase else {
+            return;
+        };
+        if active.waits.values().any(|wait| now >= wait.until) {
+            active.nonce += 1;
+            let nonce = active.nonce;
+            let turn = nonce.checked_rem(units.len() as u64).unwrap_or(0);
+            if let Some(unit) = units.get(turn as usize) {
+                self.send(*unit, UnitOp::Confirm { term, nonce }, out);
+            }
+        }
         self.answer_waits_if(|wait| now >= wait.until, out);
     }
 

@@ -84,7 +84,7 @@ impl ActiveTerm {
         retention: &LogRetention,
     ) {
         self.kept.records += u64::from(count);
-        self.kept.bytes += bytes;
+        self.kept.bytes = self.kept.bytes.saturating_add(bytes);
         if !retention.keeps_all() {
             self.mark(now, retention);
         }
@@ -153,6 +153,7 @@ impl Sequencer {
                 log,
                 term,
                 position,
+                retention,
             });
         } else if now.since(self.viewed) >= every {
             self.view_record(now, out);

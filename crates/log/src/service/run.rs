@@ -84,7 +84,12 @@ impl LogUnit {
         out: &mut BucketEffects,
     ) -> Outcome {
         let mut bare = op.has_word() && context.member().lacks_copies();
-        if let Err(stop) = self.make_room(context, now, RoomFor::of(op), out) {
+        // An append that is in the log, or never will be, brings nothing: that it found no room would not be true.
+        let room = match self.has_answer(op) {
+            true => RoomFor::Little,
+            false => RoomFor::of(op),
+        };
+        if let Err(stop) = self.make_room(context, now, room, out) {
             // A read needs no room but for what a sequencer's word has it decide.
             if !op.has_word() {
                 return stop;
@@ -140,7 +145,7 @@ impl LogUnit {
         let Some(records) = op.records() else {
             return Ok(Vec::new());
         };
-        if records.bytes.len() <= INLINE_BYTES_MAX {
+        if records.bytes.len() <= INLINE_BYTES_MAX || self.has_answer(op) {
             return Ok(self.held.keep(records));
         }
         let mut staged = self.staging.remove(&header.token).unwrap_or_default();
@@ -172,6 +177,22 @@ impl LogUnit {
             }
         }
         Ok(self.held.keep_staged(records, staged.pieces))
+    }
+
+    /// True if it is an append that the unit knows, or whose session is over.
+    fn has_answer(&self, op: &UnitCall) -> bool {
+        let UnitCall::Request(BucketRequest::Unit(request)) = op else {
+            return false;
+        };
+        let id = match &request.op {
+            UnitOp::Park(park) => Some(park.id),
+            UnitOp::Write { binding, .. } => binding.id,
+            _ => None,
+        };
+        let share = self.role.state().share(request.log);
+        share.zip(id).is_some_and(|(share, id)| {
+            share.sessions.get(&id).is_some() || share.sessions.is_over(id.session)
+        })
     }
 
     fn drop_held(&mut self, place: &DataPlace) {

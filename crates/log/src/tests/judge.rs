@@ -172,6 +172,11 @@ impl World {
                 }
             }
             ReadResult::Grown(_) => self.count("waits"),
+            ReadResult::PastTail(position) if position < begun.acked => {
+                let acked = begun.acked;
+                let what = format!("I4: {position} is past the tail, and {acked} acknowledged");
+                self.judge.violated(what);
+            }
             ReadResult::PastTail(_) | ReadResult::TrimPastDecided => {}
         }
     }

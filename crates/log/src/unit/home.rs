@@ -93,8 +93,14 @@ impl Unit {
                 log,
                 term,
                 position,
+                retention,
             } => {
-                let most = self.find_log(&name, log)?.may_trim_to(position);
+                let record = self.find_log(&name, log)?;
+                if record.retention != retention {
+                    // More is kept by now, perhaps: the sequencer learns it from the answer.
+                    return Ok(RecordStep::reply(record.clone()));
+                }
+                let most = record.may_trim_to(position);
                 let most = match planted(LogMutant::RetentionPastCursor) {
                     true => position,
                     false => most,
@@ -222,12 +228,12 @@ impl Unit {
     ) -> Result<RecordStep, RecordRefusal> {
         let record = self.find_log(&name, log)?;
         let now = record.cursors.get(&cursor).copied();
-        // A retry finds the cursor where it was to go.
-        if now == to {
-            return Ok(RecordStep::reply(record.clone()));
-        }
+        // A retry bears the number of its request, and does not come here.
         if from.is_some_and(|from| from != now) && !planted(LogMutant::CursorNotCompared) {
             return Err(RecordRefusal::CursorMoved(now));
+        }
+        if now == to {
+            return Ok(RecordStep::reply(record.clone()));
         }
         let many = now.is_none() && record.cursors.len() >= CURSORS_MAX;
         if many || !(1..=CURSOR_NAME_BYTES_MAX).contains(&cursor.len()) {

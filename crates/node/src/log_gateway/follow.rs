@@ -42,11 +42,13 @@ pub(super) enum TailState {
 impl OpenLog {
     /// The tail, from now on.
     fn follow_tail(self: &Arc<OpenLog>) -> watch::Receiver<TailState> {
-        let tail = self.tail.subscribe();
         if !self.is_watched.swap(true, Ordering::AcqRel) {
+            self.tail.send_replace(TailState::Unknown);
+            let tail = self.tail.subscribe();
             tokio::spawn(watch_tail(self.clone()));
+            return tail;
         }
-        tail
+        self.tail.subscribe()
     }
 }
 
@@ -67,6 +69,7 @@ async fn watch_tail(log: Arc<OpenLog>) {
             }
             Err(gone) if gone.is_gone() => {
                 log.tail.send_replace(TailState::Gone(gone));
+                log.is_watched.store(false, Ordering::Release);
                 return;
             }
             // A sequencer that is gone, most often: there will be another.

@@ -1,8 +1,8 @@
 //! The sequencer's word on a position, and what a reader does with it.
 
-use super::super::read_ops::{ReadResult, ReaderEffects};
+use super::super::read_ops::ReaderEffects;
 use super::LogReader;
-use crate::message::{PositionWord, SlotAnswer, TermStart};
+use crate::message::{PositionWord, SequencerOp, SlotAnswer, TermStart};
 use crate::types::Position;
 
 impl LogReader {
@@ -15,7 +15,8 @@ impl LogReader {
         out: &mut ReaderEffects,
     ) {
         match word {
-            PositionWord::Tail => self.finish(number, ReadResult::PastTail(position), out),
+            // One whose log has another sequencer by now would say so, too: a unit confirms it.
+            PositionWord::Tail => self.ask_sequencer(number, SequencerOp::Check { tag: None }, out),
             PositionWord::Junk => self.found(number, position, SlotAnswer::Junk, out),
             PositionWord::Trimmed => self.found(number, position, SlotAnswer::Trimmed, out),
             PositionWord::At(unit) => self.ask_unit(number, unit, position, None, out),

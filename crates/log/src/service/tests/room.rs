@@ -20,6 +20,13 @@ fn a_full_unit_refuses_and_changes_nothing_and_a_trim_makes_room() {
     assert_eq!((bench.unit().state(), ()), (&state, ()));
     assert_eq!(bench.last(), last);
     assert!(bench.used() <= 12 - RESERVED_EXTENTS + 1);
+    // Regression: whoever sent again what is in the log heard that it found no room, and is not there.
+    let again = bench.park(LOG, id(3), bytes_of(3, size));
+    let ack = bench.answer(again);
+    assert!(
+        matches!(ack, UnitAnswer::Ack { position: 3, .. }),
+        "{ack:?}"
+    );
     (0..full).for_each(|n| assert_eq!(bench.read(LOG, n), Some(bytes_of(n, size))));
     bench.check();
 
