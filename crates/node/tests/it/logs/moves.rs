@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use staves_client::{AppendMode, Client, ErrorCode, LogStat};
+use bytes::Bytes;
+use staves_client::{AppendMode, Client, ErrorCode, LogSlot, LogStat};
 use staves_model::{Change, Medium, NodeId};
-use staves_testkit::wait_until;
+use staves_testkit::{DEADLINE, wait_until};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -97,6 +98,42 @@ fn a_move_under_appends_loses_nothing() {
 #[test]
 fn a_move_under_appends_with_tokens_loses_nothing() {
     moves_under_appends(AppendMode::Corfu);
+}
+
+/// Regression: one who followed a log at rest was told by its old sequencer, for ever, that nothing had come, and a reader that what had come was not there.
+#[test]
+fn one_who_waits_at_the_tail_goes_on_when_a_log_at_rest_is_moved() {
+    let cluster = cluster(3, Medium::Ram);
+    let (client, runtime) = client_of(&cluster);
+    let made = runtime.block_on(client.create_log(None, "events", AppendMode::Bind));
+    made.expect("the log is made");
+    let open = || {
+        runtime
+            .block_on(client.open_log(None, "events"))
+            .expect("a log")
+    };
+    let record = [Bytes::from_static(b"a")];
+    let (follower, reader) = (open(), open());
+    runtime.block_on(open().append(&record)).expect("the first");
+    for log in [&follower, &reader] {
+        let tail = runtime.block_on(log.tail());
+        assert_eq!(tail.expect("a tail"), 1);
+    }
+    let stat = runtime.block_on(client.log_stat(None, "events"));
+    let before = stat.expect("the log").sequencer.expect("a sequencer");
+    let to = cluster.nodes.iter().map(|node| node.id).find(|id| {
+        let name = client.map().nodes.get(id).map(|node| node.name.clone());
+        name.as_ref() != Some(&before)
+    });
+    let moving = client.move_log(None, "events", to.expect("another node"));
+    runtime.block_on(moving).expect("it is moved");
+    runtime
+        .block_on(open().append(&record))
+        .expect("the second");
+    let read = runtime.block_on(reader.read(1)).expect("it is read");
+    assert_eq!(read, LogSlot::Record(record[0].clone()));
+    let grown = runtime.block_on(follower.wait(1, None, DEADLINE));
+    assert!(grown.expect("an answer"), "the second has come");
 }
 
 #[test]
