@@ -304,11 +304,11 @@ fn an_append_without_room_says_so() {
     };
     let small = create("1MiB");
     assert!(
-        small.stderr.contains("give it 2MiB or more"),
+        small.stderr.contains("give it 2560KiB or more"),
         "{}",
         small.stderr
     );
-    let made = create("2MiB");
+    let made = create("2560KiB");
     assert_eq!(made.code, Some(0), "{}", made.stderr);
     cluster.log(0, &["create", "events"], "");
     assert_eq!(cluster.log(0, &["append", "events"], "a\n"), "0\n");
