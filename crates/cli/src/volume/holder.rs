@@ -157,10 +157,11 @@ impl Holder<'_> {
         anyhow!(text)
     }
 
-    /// Looks at the session anew. If no node answers, what was seen last stays.
+    /// Looks at the session anew. If no node answers, or it is another client's, what was seen last stays.
     fn look_at_session(&mut self) {
         self.cluster.begin_again();
-        if let Ok(stat) = self.cluster.wait(self.cluster.client.volume(&self.name)) {
+        let stat = self.cluster.wait(self.cluster.client.volume(&self.name));
+        if let Some(stat) = stat.ok().filter(|stat| self.is_alone(stat)) {
             self.session = stat.session;
         }
     }
