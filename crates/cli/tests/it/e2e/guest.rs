@@ -245,6 +245,8 @@ fn nobody_goes_on_where_others_may_have_written(nodes: &mut Nodes<'_>, guest: &m
     wait_until("another client has the volume", || {
         nodes.others_write(&third, "disk")
     });
+    // Meanwhile the device has looked which session the volume has: this one is not its own.
+    std::thread::sleep(Duration::from_secs(3));
     nodes.kill(&third);
     let wrote = [guest.until("wrote"), guest.until("wrote")];
     assert_eq!(wrote, ["1", "1"], "{}", guest.said);
