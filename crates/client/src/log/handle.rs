@@ -18,7 +18,7 @@ use crate::error::ClientError;
 pub enum LogSlot {
     /// A record.
     Record(Bytes),
-    /// Nothing, for ever: an append that did not come in time.
+    /// Nothing, for ever: an append that did not come in time, or a record that was given up by itself.
     Junk,
     /// It was trimmed.
     Trimmed,
@@ -157,7 +157,10 @@ impl LogHandle {
         };
         let content = match &slot {
             SlotAnswer::Data { data, .. } => LogSlot::Record(data.clone()),
-            SlotAnswer::Trimmed => LogSlot::Trimmed,
+            SlotAnswer::Trimmed => match position < self.end_of(None).await?.trim {
+                true => LogSlot::Trimmed,
+                false => LogSlot::Junk,
+            },
             SlotAnswer::Lost => return Err(calls::lost(&self.name, position)),
             SlotAnswer::Junk | SlotAnswer::Unwritten => LogSlot::Junk,
         };

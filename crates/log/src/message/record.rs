@@ -146,7 +146,7 @@ pub enum RecordRefusal {
     CursorMoved(Option<Position>),
     /// The cursor's name is out of bounds, or there are as many cursors as a log may have.
     #[error(
-        "a log has at most 64 cursors, with names of 1 to 64 bytes: delete one, or choose a shorter name"
+        "a log has at most 64 cursors, with names of 1 to 64 bytes and no control characters: delete one, or choose another name"
     )]
     Cursors,
 }

@@ -236,7 +236,9 @@ impl Unit {
             return Ok(RecordStep::reply(record.clone()));
         }
         let many = now.is_none() && record.cursors.len() >= CURSORS_MAX;
-        if many || !(1..=CURSOR_NAME_BYTES_MAX).contains(&cursor.len()) {
+        let is_name = (1..=CURSOR_NAME_BYTES_MAX).contains(&cursor.len())
+            && !cursor.contains(char::is_control);
+        if many || !is_name {
             return Err(RecordRefusal::Cursors);
         }
         let entry = Entry::Cursor {

@@ -161,6 +161,8 @@ fn streams_conditions_cursors_and_what_is_kept_from_the_shell() {
     ];
     assert_eq!(cluster.log(0, &now, "e\nf\n"), "4\n5\n");
     cluster.log(0, &["punch", "events", "--at", "1"], "");
+    // Regression: a read of the whole log ended there.
+    assert_eq!(cluster.log(0, &["read", "events"], "").lines().count(), 5);
     assert_eq!(read("7"), "a\nd\ne\nf\n");
     let follow = ["read", "events", "--tag", "8", "--follow", "--count", "2"];
     let followed = std::thread::scope(|scope| {

@@ -174,7 +174,7 @@ fn cursors_are_compared_and_bounded() {
     }
     assert_eq!(record(&mut unit, named("one more".into())), full);
     let (mut unit, _) = with_log();
-    for name in ["", &"x".repeat(CURSOR_NAME_BYTES_MAX + 1)] {
+    for name in ["", "a\nb", &"x".repeat(CURSOR_NAME_BYTES_MAX + 1)] {
         assert_eq!(record(&mut unit, named(name.into())), full);
     }
 }
