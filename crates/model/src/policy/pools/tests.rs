@@ -67,7 +67,7 @@ fn a_pool_of_logs_has_room_for_each_unit() {
     let least = 8 * LOG_UNIT_BYTES;
     assert_eq!(check_change(&map, &create_log_pool("1+1", least)), Ok(()));
     let refusal = text(&map, &create_log_pool("1+1", 4 * MIB));
-    let says = "8 of its members lie on each of 2 nodes and take 2MiB each as soon as they are used; give it 16MiB or more, or fewer buckets";
+    let says = "8 of its members lie on each of 2 nodes and take 2560KiB each as soon as they are used; give it 20MiB or more, or fewer buckets";
     assert!(refusal.contains(says), "{refusal}");
     map.apply(None, &create_log_pool("1+1", least))
         .expect("a pool");
@@ -77,7 +77,7 @@ fn a_pool_of_logs_has_room_for_each_unit() {
         node_budget_bytes: Some(4 * MIB),
     };
     let refusal = text(&map, &less);
-    assert!(refusal.contains("give it 16MiB or more"), "{refusal}");
+    assert!(refusal.contains("give it 20MiB or more"), "{refusal}");
     // Regression: it was called a key-value pool.
     let refusal = text(&map, &create_log_pool("2+1", 1 << 30));
     assert!(
