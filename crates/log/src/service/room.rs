@@ -88,6 +88,22 @@ fn out_of_room() -> Answer {
 }
 
 impl LogUnit {
+    /// True if it is an append that the unit knows, or whose session is over.
+    pub(super) fn has_answer(&self, op: &UnitCall) -> bool {
+        let UnitCall::Request(BucketRequest::Unit(request)) = op else {
+            return false;
+        };
+        let id = match &request.op {
+            UnitOp::Park(park) => Some(park.id),
+            UnitOp::Write { binding, .. } => binding.id,
+            _ => None,
+        };
+        let share = self.role.state().share(request.log);
+        share.zip(id).is_some_and(|(share, id)| {
+            share.sessions.get(&id).is_some() || share.sessions.is_over(id.session)
+        })
+    }
+
     /// The outcome of what finds no room.
     pub(super) fn full(&mut self) -> Outcome {
         self.stats.refused += 1;

@@ -179,22 +179,6 @@ impl LogUnit {
         Ok(self.held.keep_staged(records, staged.pieces))
     }
 
-    /// True if it is an append that the unit knows, or whose session is over.
-    fn has_answer(&self, op: &UnitCall) -> bool {
-        let UnitCall::Request(BucketRequest::Unit(request)) = op else {
-            return false;
-        };
-        let id = match &request.op {
-            UnitOp::Park(park) => Some(park.id),
-            UnitOp::Write { binding, .. } => binding.id,
-            _ => None,
-        };
-        let share = self.role.state().share(request.log);
-        share.zip(id).is_some_and(|(share, id)| {
-            share.sessions.get(&id).is_some() || share.sessions.is_over(id.session)
-        })
-    }
-
     fn drop_held(&mut self, place: &DataPlace) {
         let pieces = self.held.remove(data_of(place));
         self.pages.log.unstage(&pieces);
