@@ -80,18 +80,21 @@ pub enum Command {
         #[arg(value_parser = delay::place)]
         places: Vec<DelayPlace>,
     },
-    /// Measures appends to a log from clients that are far from the site: latency and holes against the rate.
+    /// Measures appends to a log from clients that are far from the site, also through a proxy at the site: latency and holes against the rate.
     WanLog {
-        /// The delay between clients and nodes, one way.
+        /// The delay between clients and nodes, or between regions, one way.
         #[arg(long, value_parser = delay::time, default_value = "70ms")]
         one_way: Duration,
+        /// The second half of the nodes is a region of its own, and the clients and the sequencer are in the first.
+        #[arg(long)]
+        two_regions: bool,
         /// Appends a second of all clients; a list.
         #[arg(long, value_delimiter = ',', default_value = "10,20,40,60,100,200")]
         rates: Vec<u64>,
         /// The clients.
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
         clients: u32,
-        /// The nodes of the site.
+        /// The nodes.
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=16))]
         nodes: u64,
         /// The scheme of the pool.

@@ -80,6 +80,7 @@ pub fn execute(one_way: Duration, places: &[DelayPlace]) -> anyhow::Result<bool>
 pub fn far_appends(args: &Args, settings: &RunSettings) -> anyhow::Result<bool> {
     let Command::WanLog {
         one_way,
+        two_regions,
         rates,
         clients,
         nodes,
@@ -95,6 +96,7 @@ pub fn far_appends(args: &Args, settings: &RunSettings) -> anyhow::Result<bool> 
     }
     let plan = wan_log::WanLogPlan {
         one_way: *one_way,
+        two_regions: *two_regions,
         rates: rates.clone(),
         clients: *clients,
         nodes: *nodes as usize,

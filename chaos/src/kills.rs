@@ -12,6 +12,8 @@ use crate::scenario::{Scenario, parse};
 
 /// Kills of one cluster, before a new one is made.
 const KILLS_A_RUN: u32 = 10;
+/// Runs that may end in trouble of their own before the measurement does.
+const BROKEN_MAX: u32 = 3;
 
 /// The nodes that are killed, and the writes that are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]
@@ -25,6 +27,8 @@ pub enum KillTarget {
     Unit,
     /// Both at once; appends
     Both,
+    /// All nodes at once, as a loss of power does, with the log on disk; appends
+    All,
 }
 
 /// The measurements.
@@ -38,6 +42,8 @@ pub struct Kills {
     pub writer_stalls: Vec<Duration>,
     /// Violations of the runs.
     pub lost: usize,
+    /// Runs that ended in trouble of their own, and were made anew.
+    pub broken: u32,
 }
 
 impl Kills {
@@ -50,13 +56,15 @@ impl Kills {
         let ms = |d: Duration| d.as_millis() as u64;
         let mut json = json!({
             "kills": self.stalls.len(), "p50_ms": ms(self.at(50)), "p90_ms": ms(self.at(90)),
-            "worst_ms": ms(self.at(100)), "violations": self.lost,
+            "p99_ms": ms(self.at(99)), "worst_ms": ms(self.at(100)), "violations": self.lost,
+            "broken_runs": self.broken,
         });
         if self.target != KillTarget::Keys {
             let of = |percent| ms(quantile(&self.writer_stalls, percent));
             json["of"] = json!(format!("{:?}", self.target).to_lowercase());
             json["writer_p50_ms"] = json!(of(50));
             json["writer_p90_ms"] = json!(of(90));
+            json["writer_p99_ms"] = json!(of(99));
             json["writer_worst_ms"] = json!(of(100));
         }
         json
@@ -67,29 +75,31 @@ impl std::fmt::Display for Kills {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let what = match self.target {
             KillTarget::Keys => "from kill -9 until every contended key is written again",
-            KillTarget::Sequencer | KillTarget::Unit | KillTarget::Both => {
+            KillTarget::Sequencer | KillTarget::Unit | KillTarget::Both | KillTarget::All => {
                 "the longest without an acknowledged append to a log"
             }
         };
         write!(
             f,
-            "{} kills; {what}: p50 {} ms, p90 {} ms, worst {} ms; {} violations",
+            "{} kills; {what}: {}; {} violations",
             self.stalls.len(),
-            self.at(50).as_millis(),
-            self.at(90).as_millis(),
-            self.at(100).as_millis(),
+            in_words(&self.stalls),
             self.lost
         )?;
+        if self.broken > 0 {
+            write!(f, "; {} runs broke off and were made anew", self.broken)?;
+        }
         if self.writer_stalls.is_empty() {
             return Ok(());
         }
-        let ms = |percent| quantile(&self.writer_stalls, percent).as_millis();
-        let (p50, p90, worst) = (ms(50), ms(90), ms(100));
-        write!(
-            f,
-            "; of one writer p50 {p50} ms, p90 {p90} ms, worst {worst} ms"
-        )
+        write!(f, "; of one writer {}", in_words(&self.writer_stalls))
     }
+}
+
+fn in_words(times: &[Duration]) -> String {
+    let ms = |percent| quantile(times, percent).as_millis();
+    let (p50, p90, p99, worst) = (ms(50), ms(90), ms(99), ms(100));
+    format!("p50 {p50} ms, p90 {p90} ms, p99 {p99} ms, worst {worst} ms")
 }
 
 fn quantile(times: &[Duration], percent: usize) -> Duration {
@@ -114,11 +124,20 @@ pub fn measure(
         let now = KILLS_A_RUN.min(count - done);
         let watched = settings.keep;
         let settings = RunSettings {
-            seed: settings.seed + u64::from(done),
+            seed: settings.seed + u64::from(done + kills.broken),
             keep: true,
             ..settings.clone()
         };
-        let verdict = run(&scenario(target, now)?, &settings, |_: &Path| Vec::new())?;
+        let ran = run(&scenario(target, now)?, &settings, |_: &Path| Vec::new());
+        // What was measured is not thrown away for a lab that could not be built once.
+        let verdict = match ran {
+            Err(why) if kills.broken < BROKEN_MAX => {
+                kills.broken += 1;
+                tell(format!("a run broke off, and is made anew: {why:#}"));
+                continue;
+            }
+            ran => ran?,
+        };
         done += now;
         take(&mut kills, &verdict, &mut tell)?;
         tell(format!("{done} of {count}: {kills}"));
@@ -136,8 +155,13 @@ fn scenario(target: KillTarget, kills: u32) -> anyhow::Result<Scenario> {
     let load = match target {
         KillTarget::Keys => "8 clients, 40 keys",
         KillTarget::Sequencer | KillTarget::Unit | KillTarget::Both => "1 client, 2 keys, log 1+2",
+        KillTarget::All => "1 client, 2 keys, log 1+2 on disk\nexpect losses",
     };
     let mut text = format!("5 nodes, pool cache 1+2, {load}\n");
+    let away = match target {
+        KillTarget::All => "after 200ms restart them",
+        _ => "after 3s restart it",
+    };
     for at in 0..kills {
         let who = match target {
             KillTarget::Keys if at % 3 == 2 => "the directory's leader",
@@ -145,8 +169,9 @@ fn scenario(target: KillTarget, kills: u32) -> anyhow::Result<Scenario> {
             KillTarget::Sequencer => "the log's sequencer",
             KillTarget::Unit => "a log's unit",
             KillTarget::Both => "the log's sequencer and a unit",
+            KillTarget::All => "every node",
         };
-        text += &format!("after 2s kill {who}\nafter 3s restart it\nwait until healthy\n");
+        text += &format!("after 2s kill {who}\n{away}\nwait until healthy\n");
     }
     Ok(parse("kills", &text)?)
 }
@@ -206,6 +231,7 @@ fn resumed(records: &[Record], at: u64) -> (String, Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::Action;
 
     #[test]
     fn percentiles_are_of_what_was_measured() {
@@ -227,5 +253,22 @@ mod tests {
         };
         assert_eq!(of_logs.json()["writer_worst_ms"], 1000);
         assert!(of_logs.to_string().contains("of one writer p50 500 ms"));
+        assert_eq!(of_logs.json()["p99_ms"], 1000);
+        assert!(!of_logs.to_string().contains("broke off"));
+    }
+
+    /// Each target is a scenario that reads, with a kill for each round; that of all nodes is on disk.
+    #[test]
+    fn every_target_has_its_scenario() {
+        let targets = <KillTarget as clap::ValueEnum>::value_variants();
+        for target in targets {
+            let scenario = scenario(*target, 3).expect("it reads");
+            let kills = scenario.steps.iter();
+            let kills = kills.filter(|step| matches!(step.action, Action::Kill(_)));
+            assert_eq!(kills.count(), 3, "{target:?}");
+            let of_all = *target == KillTarget::All;
+            assert_eq!((scenario.log_on_disk, scenario.losses), (of_all, of_all));
+        }
+        assert_eq!(targets.len(), 5);
     }
 }

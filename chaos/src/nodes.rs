@@ -47,6 +47,8 @@ pub const NBD_PORT: u16 = 10809;
 pub const GRPC_PORT: u16 = 1690;
 /// Bits that are flipped at a time, each in another block.
 const FLIPS: usize = 200;
+/// The port of the nodes' doors to logs by HTTP.
+pub const LOG_PORT: u16 = 1700;
 /// The name of the memory that a node keeps blocks of files in.
 const BLOCKS: &str = "memfd:staves-blocks";
 /// The bound on a request to a door for status.
@@ -71,6 +73,8 @@ pub struct Setup {
     pub on_disk: bool,
     /// They serve volumes.
     pub volumes: bool,
+    /// They serve logs by HTTP.
+    pub log_door: bool,
     /// So many in turn are in one zone; without it, nodes have none.
     pub zone: Option<usize>,
 }
@@ -196,6 +200,9 @@ impl Nodes {
         if self.setup.volumes {
             command.args(["--nbd", &format!("{address}:{NBD_PORT}")]);
             command.args(["--grpc", &format!("{address}:{GRPC_PORT}")]);
+        }
+        if self.setup.log_door {
+            command.args(["--http", &format!("{address}:{LOG_PORT}")]);
         }
         if let Some(zone) = self.setup.zone {
             command.args(["--zone", &format!("z{}", at / zone + 1)]);

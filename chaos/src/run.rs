@@ -164,6 +164,7 @@ fn in_lab(scenario: &Scenario, settings: &RunSettings, folder: &Path) -> anyhow:
         few_descriptors: scenario.few_descriptors,
         on_disk: scenario.on_disk || scenario.log_on_disk,
         volumes: scenario.volume,
+        log_door: false,
         zone: scenario.wan.map(|wan| wan.zone).filter(|nodes| *nodes > 1),
     };
     let mut runner = Runner {

@@ -1,7 +1,10 @@
-//! Appends to a log from far away: the nodes are one site, and the clients are behind a delay; row L6.
+//! Appends to a log from far away; row L6. The nodes are one site, and the clients are behind a delay; or the nodes are two regions, and the
+//! clients are in the first, where the sequencer is.
 //!
-//! The load is `staves bench log`, in the namespace of clients. Figure 1 is the latency of appends against their rate, for each way of appending;
+//! At one site there is a rival more: a proxy ([`proxy`]), to which clients speak once, and which asks for the position and writes at the site. The load of all others is `staves bench log`, in the namespace of clients. Figure 1 is the latency of appends against their rate, for each way of appending;
 //! figure 2 the holes for each append against the rate, where clients guess.
+
+pub mod proxy;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,13 +13,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use serde_json::{Value, json};
 
-use crate::lab::{CLIENTS, HUB, Lab, tool};
-use crate::nodes::{FOLDER, Nodes, Setup, is_whole, status};
+use self::proxy::ProxyLoad;
+use crate::lab::{HUB, Lab, tool};
+use crate::nodes::{FOLDER, LOG_PORT, Nodes, Setup, is_whole, status};
 use crate::run::RunSettings;
 use crate::wan::{DelayCounts, Wan};
 
 /// The ways of appending, in the words of the command line.
 const MODES: [&str; 3] = ["bind", "predict", "corfu"];
+/// The fourth, by its name: corfu's, done by a proxy at the site.
+const PROXY: &str = "proxy";
+/// The time of each round before it is measured.
+const WARM_UP: Duration = Duration::from_secs(2);
 /// The bound on the nodes' start.
 const STARTING: Duration = Duration::from_secs(60);
 /// The pool.
@@ -25,13 +33,15 @@ const POOL: &str = "logs";
 /// The parameters of the measurement.
 #[derive(Clone, Debug)]
 pub struct WanLogPlan {
-    /// The delay between clients and nodes, one way.
+    /// The delay between clients and nodes, or between the regions, one way.
     pub one_way: Duration,
+    /// The second half of the nodes is a region of its own.
+    pub two_regions: bool,
     /// Appends a second of all clients.
     pub rates: Vec<u64>,
     /// The clients.
     pub clients: u32,
-    /// The nodes of the site.
+    /// The nodes.
     pub nodes: usize,
     /// The scheme of the pool.
     pub scheme: String,
@@ -45,6 +55,7 @@ pub struct WanLogPlan {
 #[derive(Clone, Debug, Default)]
 pub struct WanLogReport {
     one_way: Duration,
+    two_regions: bool,
     clients: u32,
     runs: Vec<Value>,
     counts: DelayCounts,
@@ -92,7 +103,8 @@ fn in_lab(
         few_descriptors: false,
         on_disk: false,
         volumes: false,
-        zone: None,
+        log_door: true,
+        zone: plan.two_regions.then_some(plan.nodes.div_ceil(2)),
     };
     let mut nodes = Nodes::new(setup, folder);
     for at in 0..plan.nodes {
@@ -102,10 +114,8 @@ fn in_lab(
         wait(&lab, up, "a node is up")?;
     }
     let program = settings.program.display().to_string();
-    let doors: Vec<String> = (0..plan.nodes)
-        .map(|at| format!("{}:1600", lab.address(at)))
-        .collect();
-    let doors = doors.join(",");
+    let doors = (0..plan.nodes).map(|at| format!("{}:1600", lab.address(at)));
+    let doors = doors.collect::<Vec<String>>().join(",");
     let begin = ["--cluster", &doors, "--deadline", "30s"];
     let pool = [
         "pool", "create", POOL, "--kind", "log", "--memory", "64MiB", "--scheme",
@@ -113,13 +123,10 @@ fn in_lab(
     tool(&program, &[&begin[..], &pool, &[&plan.scheme]].concat())?;
     wait(&lab, is_whole, "the pool is whole")?;
     let mut wan = Wan::new(plan.one_way)?;
-    let addresses: Vec<String> = (0..plan.nodes).map(|at| lab.address(at)).collect();
-    for at in 0..plan.nodes {
-        wan.delay(&lab.place(at), &[CLIENTS.to_owned()])?;
-    }
-    wan.delay(&lab.place(HUB), &addresses)?;
+    delay(&lab, &mut wan, plan)?;
     let mut report = WanLogReport {
         one_way: plan.one_way,
+        two_regions: plan.two_regions,
         clients: plan.clients,
         ..WanLogReport::default()
     };
@@ -128,11 +135,61 @@ fn in_lab(
         tell(format!("{mode}: {} rates measured", runs.len()));
         report.runs.extend(runs);
     }
+    if !plan.two_regions {
+        let door = format!("{}:{}", lab.address(0), LOG_PORT);
+        report.runs.extend(by_proxy(&program, &begin, plan, &door)?);
+        tell(format!("{PROXY}: {} rates measured", plan.rates.len()));
+    }
     if !wan.is_whole() {
         bail!("the delay had ended at some namespace, which was cut off since");
     }
     report.counts = wan.counts();
     Ok(report)
+}
+
+/// Delays what places far from each other send.
+fn delay(lab: &Lab, wan: &mut Wan, plan: &WanLogPlan) -> anyhow::Result<()> {
+    let is_near = |at: usize| match (plan.two_regions, at) {
+        (_, HUB) => true,
+        (true, at) => at < plan.nodes.div_ceil(2),
+        (false, _) => false,
+    };
+    let places = || (0..plan.nodes).chain([HUB]);
+    for at in places() {
+        let far = places().filter(|from| is_near(*from) != is_near(at));
+        let far: Vec<String> = far.map(|from| lab.address(from)).collect();
+        wan.delay(&lab.place(at), &far)?;
+    }
+    Ok(())
+}
+
+/// Appends through the proxy at all rates: a log for each round.
+fn by_proxy(
+    program: &str,
+    begin: &[&str],
+    plan: &WanLogPlan,
+    door: &str,
+) -> anyhow::Result<Vec<Value>> {
+    let mut runs = Vec::new();
+    for rate in &plan.rates {
+        let mut rounds = Vec::new();
+        for _ in 0..plan.rounds {
+            let log = "by-proxy".to_owned();
+            let create = ["log", "create", &log, "--pool", POOL, "--mode", "corfu"];
+            tool(program, &[begin, &create].concat())?;
+            rounds.push(proxy::run(&ProxyLoad {
+                door: door.parse().context("an address")?,
+                log: log.clone(),
+                rate: *rate,
+                warm_up: WARM_UP,
+                duration: Duration::from_secs(plan.seconds),
+            })?);
+            let delete = ["log", "delete", &log, "--pool", POOL, "--yes"];
+            tool(program, &[begin, &delete].concat())?;
+        }
+        runs.extend(proxy::median(*rate, rounds));
+    }
+    Ok(runs)
 }
 
 /// Runs the load of one mode at all rates.
@@ -149,8 +206,13 @@ fn bench(
         "bench", "log", "-o", "json", "--pool", POOL, "--mode", mode, "--rate", &rates,
     ];
     let rest = ["--clients", &clients, "--seconds", &seconds];
-    let rounds = ["--rounds", &rounds, "--warm-up", "2s"];
-    let said = tool(program, &[begin, &load, &rest, &rounds].concat())?;
+    let warm_up = format!("{}s", WARM_UP.as_secs());
+    let rounds = ["--rounds", &rounds, "--warm-up", &warm_up];
+    let place: &[&str] = match plan.two_regions {
+        true => &["--sequencer-zone", "z1"],
+        false => &[],
+    };
+    let said = tool(program, &[begin, &load, &rest, &rounds, place].concat())?;
     let mut said: Value = serde_json::from_str(&said).context("the bench gave no JSON")?;
     match said["runs"].take() {
         Value::Array(runs) => Ok(runs),
@@ -214,6 +276,7 @@ impl WanLogReport {
         json!({
             "round_trip_ms": 2.0 * self.one_way.as_secs_f64() * 1000.0,
             "clients": self.clients,
+            "two_regions": self.two_regions,
             "figure_1": self.runs.iter().map(latency).collect::<Vec<_>>(),
             "figure_2": predicted.map(holes).collect::<Vec<_>>(),
             "packets_dropped": self.counts.dropped + self.counts.overflows,
@@ -225,18 +288,22 @@ impl WanLogReport {
 impl std::fmt::Display for WanLogReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let round_trip = 2.0 * self.one_way.as_secs_f64() * 1000.0;
+        let way = match self.two_regions {
+            true => "between the regions",
+            false => "to the site",
+        };
         writeln!(
             f,
-            "Latency of an append in ms (p50 / p99), {} clients, {round_trip:.0} ms round trip to the site:\n",
+            "Latency of an append in ms (p50 / p99), {} clients, {round_trip:.0} ms round trip {way}:\n",
             self.clients
         )?;
-        writeln!(
-            f,
-            "| appends/s | bind | predict | corfu |\n| --- | --- | --- | --- |"
-        )?;
+        let proxy = (!self.two_regions).then_some(PROXY);
+        let ways: Vec<&str> = MODES.into_iter().chain(proxy).collect();
+        let line = " --- |".repeat(ways.len() + 1);
+        writeln!(f, "| appends/s | {} |\n|{line}", ways.join(" | "))?;
         for rate in self.rates() {
             let mut row = format!("| {rate}");
-            for mode in MODES {
+            for mode in &ways {
                 let cell = self.of(mode, rate).map_or_else(String::new, |run| {
                     let [p50, p99] = ["p50", "p99"].map(|q| Self::ms(run, q));
                     format!("{p50:.1} / {p99:.1}")
@@ -275,13 +342,18 @@ mod tests {
         };
         let mut report = WanLogReport {
             one_way: Duration::from_millis(70),
+            two_regions: false,
             clients: 4,
-            runs: vec![run("bind", 141_000.0, 0.0), run("predict", 143_000.0, 0.5)],
+            runs: vec![
+                run("bind", 141_000.0, 0.0),
+                run("predict", 143_000.0, 0.5),
+                run(PROXY, 145_000.0, 0.0),
+            ],
             counts: DelayCounts::default(),
         };
         let text = report.to_string();
         assert!(
-            text.contains("| 40 | 141.0 / 282.0 | 143.0 / 286.0 |  |"),
+            text.contains("| 40 | 141.0 / 282.0 | 143.0 / 286.0 |  | 145.0 / 290.0 |"),
             "{text}"
         );
         assert!(text.contains("| 40 | 0.500 |"), "{text}");
@@ -290,6 +362,14 @@ mod tests {
         assert_eq!(json["figure_1"][1]["p99_ms"], 286.0);
         assert_eq!(json["figure_2"][0]["holes_per_append"], 0.5);
         assert_eq!(json["figure_2"].as_array().map(Vec::len), Some(1));
+        assert!(text.contains("round trip to the site"), "{text}");
+        report.two_regions = true;
+        let text = report.to_string();
+        assert!(text.contains("round trip between the regions"), "{text}");
+        assert!(
+            text.contains("| corfu |\n| --- | --- | --- | --- |\n"),
+            "{text}"
+        );
         assert!(report.is_clean());
         report.runs[0]["errors"] = json!(1);
         assert!(!report.is_clean());

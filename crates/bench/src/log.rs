@@ -7,6 +7,8 @@ mod append;
 mod read;
 mod report;
 mod round;
+#[cfg(test)]
+mod tests;
 mod tokens;
 
 use std::time::Duration;
@@ -23,11 +25,13 @@ use staves_cli_common::cluster::Cluster;
 use staves_cli_common::codes::Own;
 use staves_cli_common::failure::{Failure, failed};
 use staves_cli_common::options::{Format, GlobalOptions};
-use staves_cli_common::output::{self, bytes, count, number};
+use staves_cli_common::output;
 use staves_cli_common::running::at_signal;
 
 /// Most runs of one command.
 const RUNS_MAX: usize = 1000;
+/// Most records of an append.
+const BATCH_MAX: i64 = 1024;
 
 /// The way of a log's appends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
@@ -73,23 +77,35 @@ pub struct LogBench {
     #[arg(long, value_name = "SIZE", value_delimiter = ',', default_value = "1KiB", value_parser = record_size)]
     pub size: Vec<Size>,
 
-    /// Clients that append, each by itself; a list
-    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(1..=1024))]
+    /// Records of each append, at positions in a row; a list
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(1..=BATCH_MAX))]
+    pub batch: Vec<u32>,
+
+    /// Clients that append, each by itself; 0: the readers alone. A list
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "1", value_parser = value_parser!(u32).range(0..=1024))]
     pub clients: Vec<u32>,
+
+    /// The zone of the sequencer; if not given, it is where a log's first append makes it
+    #[arg(long, value_name = "ZONE")]
+    pub sequencer_zone: Option<String>,
 
     /// Threads that share the clients
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=64))]
     pub threads: u32,
 
-    /// Readers that follow the tail meanwhile
+    /// Readers that follow the tail meanwhile; without clients they follow the filled log from its beginning, again and again
     #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = value_parser!(u32).range(0..=64))]
     pub readers: u32,
 
-    /// Readers that read old records meanwhile, again and again
-    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = value_parser!(u32).range(0..=64))]
-    pub cold_readers: u32,
+    /// Readers that read the filled log from its beginning on, again and again; a list: with 0 in it, it is said what they cost the appends
+    #[arg(long, value_name = "COUNT", value_delimiter = ',', default_value = "0", value_parser = value_parser!(u32).range(0..=64))]
+    pub cold_readers: Vec<u32>,
 
-    /// Bytes of records that are appended before anything is measured, where there are --cold-readers
+    /// Positions that each reader reads at once
+    #[arg(long, value_name = "COUNT", default_value_t = 32, value_parser = value_parser!(u32).range(1..=1024))]
+    pub read_ahead: u32,
+
+    /// Bytes of records that are appended before anything is measured, where there are --cold-readers, or readers alone
     #[arg(long, value_name = "SIZE", default_value = "4MiB")]
     pub fill: Size,
 
@@ -139,25 +155,52 @@ impl LogBench {
         let mut plans = Vec::new();
         for mode in &self.mode {
             for size in &self.size {
-                for clients in &self.clients {
-                    for (rate, depth) in &paces {
-                        plans.push(LogPlan {
-                            mode: *mode,
-                            size_bytes: size.0,
-                            clients: *clients,
-                            rate: *rate,
-                            depth: *depth,
-                            threads: self.threads.min(*clients),
-                            readers: self.readers,
-                            cold_readers: self.cold_readers,
-                            fill_bytes: self.fill.0,
-                            warm_up: self.warm_up.duration(),
-                            duration: self.duration.duration(),
-                        });
+                for batch in &self.batch {
+                    for clients in &self.clients {
+                        for cold_readers in &self.cold_readers {
+                            let plan = |(rate, depth): &(_, _)| LogPlan {
+                                rate: *rate,
+                                depth: *depth,
+                                ..self.plan(*mode, (size.0, *batch), (*clients, *cold_readers))
+                            };
+                            plans.extend(paces.iter().map(plan));
+                        }
                     }
                 }
             }
         }
+        self.check(&plans)?;
+        Ok(plans)
+    }
+
+    /// A plan but for its pace.
+    fn plan(
+        &self,
+        mode: LogMode,
+        (size_bytes, batch): (u64, u32),
+        (clients, cold_readers): (u32, u32),
+    ) -> LogPlan {
+        // The same log for those that are compared: also the one without cold readers is filled.
+        let is_filled = clients == 0 || self.cold_readers.iter().any(|readers| *readers > 0);
+        LogPlan {
+            mode,
+            size_bytes,
+            batch,
+            clients,
+            rate: None,
+            depth: 0,
+            threads: self.threads.min(clients),
+            readers: self.readers,
+            cold_readers,
+            read_ahead: self.read_ahead,
+            fill_bytes: if is_filled { self.fill.0 } else { 0 },
+            warm_up: self.warm_up.duration(),
+            duration: self.duration.duration(),
+        }
+    }
+
+    /// Refuses what makes no sense together.
+    fn check(&self, plans: &[LogPlan]) -> Result<(), Failure> {
         let wrong = |text: String| Err(Failure::Own(Own::Usage, text));
         if plans.len() > RUNS_MAX {
             let runs = plans.len();
@@ -168,7 +211,27 @@ impl LogBench {
         if self.duration.duration() < Duration::from_millis(100) {
             return wrong("--duration is 100ms at least: nothing can be told of less".into());
         }
-        Ok(plans)
+        for plan in plans {
+            let bytes = plan.size_bytes * u64::from(plan.batch);
+            if bytes > LOG_BATCH_BYTES_MAX as u64 {
+                return wrong(format!(
+                    "an append of --batch {} and --size {} has {bytes} bytes; {LOG_BATCH_BYTES_MAX} is the most",
+                    plan.batch, plan.size_bytes
+                ));
+            }
+            if plan.batch > 1 && plan.mode != LogMode::Bind {
+                let mode = format!("{:?}", plan.mode).to_lowercase();
+                return wrong(format!(
+                    "--mode {mode} appends one record at a time: leave --batch {} out, or take --mode bind",
+                    plan.batch
+                ));
+            }
+            if plan.clients + plan.readers + plan.cold_readers == 0 {
+                let text = "with --clients 0 nothing is done: name --readers or --cold-readers";
+                return wrong(text.into());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -191,6 +254,7 @@ pub fn run(global: &GlobalOptions, bench: &LogBench) -> anyhow::Result<()> {
             }
         }
     }
+    report.compare();
     // What was measured is told, whatever ended it.
     if outcome.is_ok() || !report.runs.is_empty() {
         output::answer(global.output, &report, LogReport::table)?;
@@ -211,7 +275,8 @@ fn run_one(
         let name = format!("{name}-{at}");
         session.begin_again();
         session.wait(session.client.create_log(pool, &name, plan.mode.into()))?;
-        let outcome = round::measure(global, session, (pool, &name), plan);
+        let placed = place_sequencer(session, bench, &name);
+        let outcome = placed.and_then(|()| round::measure(global, session, (pool, &name), plan));
         let deleted = session.wait(session.client.delete_log(pool, &name));
         rounds.push(outcome?);
         deleted.with_context(|| format!("log '{name}' is left behind"))?;
@@ -219,15 +284,28 @@ fn run_one(
     let run = LogRun::new(plan, rounds).context("a run has one round at least")?;
     // Programs have nothing to read on stderr but an error.
     if global.output == Format::Table {
-        output::say(format_args!(
-            "{:?} {}, {}: {} appends/s",
-            plan.mode,
-            bytes(plan.size_bytes),
-            count(u64::from(plan.clients), "client"),
-            number(run.appends_per_second().round() as u64)
-        ));
+        output::say(run.sentence());
     }
     Ok(run)
+}
+
+/// Moves a log's sequencer to the zone that was asked for.
+fn place_sequencer(session: &Cluster, bench: &LogBench, name: &str) -> anyhow::Result<()> {
+    let Some(zone) = bench.sequencer_zone.as_deref() else {
+        return Ok(());
+    };
+    let map = session.map()?;
+    let home = map.homes().find(|home| home.zone.as_deref() == Some(zone));
+    let home = home.with_context(|| {
+        format!(
+            "no node of zone '{zone}' is up and not drained: 'staves node list' shows the zones"
+        )
+    })?;
+    let moved = session
+        .client
+        .move_log(bench.pool.as_deref(), name, home.id);
+    session.wait(moved)?;
+    Ok(())
 }
 
 /// From now on Ctrl-C (and SIGTERM) deletes the bench's logs before it ends the program.
@@ -254,54 +332,4 @@ fn clean_up_on_ctrl_c(
             )),
         }
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        bench: LogBench,
-    }
-
-    fn parse(line: &str) -> Result<LogBench, String> {
-        let words = ["log"].into_iter().chain(line.split_whitespace());
-        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
-        Ok(line.bench)
-    }
-
-    #[test]
-    fn lists_make_every_combination() {
-        let bench = parse("--mode bind,predict,corfu --rate 10,20 --clients 1,2 --seconds 3");
-        let plans = bench.expect("a good line").plans().expect("good plans");
-        assert_eq!(plans.len(), 3 * 2 * 2);
-        assert_eq!(plans[0].duration, Duration::from_secs(3));
-        assert_eq!((plans[1].rate, plans[1].depth), (Some(20), 0));
-        let bench = parse("--depth 1,64 --warm-up 50ms").expect("a good line");
-        let plans = bench.plans().expect("good plans");
-        assert_eq!((plans[1].rate, plans[1].depth), (None, 64));
-        assert_eq!(plans[1].warm_up, Duration::from_millis(50));
-    }
-
-    #[test]
-    fn wrong_values_are_told_what_would_be_right() {
-        for (line, said) in [
-            ("--mode quick", "predict"),
-            ("--size 0", "1 byte"),
-            ("--size 1TiB", "1 byte"),
-            ("--rate 0", "1.."),
-            ("--rate 5 --depth 2", "cannot be used with"),
-            ("--tokens --rate 2", "cannot be used with"),
-            ("--clients 0", "1.."),
-        ] {
-            let error = parse(line).expect_err(line);
-            assert!(error.contains(said), "{line}: {error}");
-        }
-        let short = parse("--duration 1ms").expect("a line").plans();
-        assert!(short.is_err_and(|error| error.to_string().contains("100ms")));
-    }
 }

@@ -11,16 +11,19 @@
 //!
 //! Then a dataset is read through a mount, a node is killed, and all of it is read again.
 //!
-//! At last a volume on disk is written through NBD, the node that serves it is killed, and then all nodes at once, as a loss of
-//! power does. They start again, and every block is read. That act is last: all else is in memory alone.
+//! Then clients append to a log on disk and one follows it, while the node of its sequencer is killed, and then one that answers for a unit of it.
 //!
-//! **Layout.** `load`: the writers and the check. `region`: the same for memory. `dataset`: the same for files. `volume`: the same
-//! for volumes, with its act. `pages`: bytes that can be checked, for memory and volumes. `story`: what happened when. The nodes' processes and the client that writers use are shared with other commands.
+//! At last a volume on disk is written through NBD, the node that serves it is killed, and then all nodes at once, as a loss of
+//! power does. They start again, and every block is read, and the log once more. That act is last: all else is in memory alone.
+//!
+//! **Layout.** `load`: the writers and the check. `region`: the same for memory. `dataset`: the same for files. `log`: the same for logs, with its
+//! act. `volume`: the same for volumes, with its act. `pages`: bytes that can be checked, for memory and volumes. `story`: what happened when. The nodes' processes and the client that writers use are shared with other commands.
 
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic if nobody reads
 
 mod dataset;
 mod load;
+mod log;
 mod pages;
 mod region;
 mod story;
@@ -133,14 +136,18 @@ fn shown(demo: &Demo, out: Format, interrupted: Arc<AtomicBool>) -> anyhow::Resu
         show.memory()?;
     }
     show.files(source)?;
+    let log = show.log()?;
     show.volume()?;
+    show.log_again(log)?;
     show.story.finish(out)?;
     if !demo.once {
         show.stay()?;
     }
     match show.story.lost() {
         0 => Ok(()),
-        lost => bail!("{lost} acknowledged values or pages were lost, or files were read wrong"),
+        lost => bail!(
+            "{lost} acknowledged values, pages or records were lost, or files were read wrong"
+        ),
     }
 }
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::dataset::ReadCounts;
 use super::load::{CheckFindings, Written};
+use super::log::check::LogFindings;
 use super::region::WorkCounts;
 use super::volume::VolumeCounts;
 use staves_cli_common::options::Format;
@@ -61,6 +62,21 @@ pub struct FilesAct {
     pub served: Served,
 }
 
+/// A log on disk through the death of its sequencer's node, of a unit's, and of all nodes.
+#[derive(Serialize)]
+pub struct LogAct {
+    /// The pool's scheme.
+    pub scheme: String,
+    /// The ids of the nodes: the sequencer's, and that of a unit.
+    pub killed: [u64; 2],
+    /// After each of these kills, the longest that a client was without an acknowledged append.
+    pub longest_wait_ms: [u64; 2],
+    /// The findings once the clients had stopped.
+    pub done: LogFindings,
+    /// The findings after all nodes were killed at once.
+    pub after_power_cut: LogFindings,
+}
+
 /// A volume on disk through the death of the client's node, and of all nodes.
 #[derive(Serialize)]
 pub struct VolumeAct {
@@ -95,6 +111,7 @@ pub struct Story {
     lost: u64,
     memory: Option<MemoryAct>,
     files: Option<FilesAct>,
+    log: Option<LogAct>,
     volume: Option<VolumeAct>,
     events: Vec<Event>,
 }
@@ -112,6 +129,7 @@ impl Story {
             lost: 0,
             memory: None,
             files: None,
+            log: None,
             volume: None,
             events: Vec::new(),
         }
@@ -147,17 +165,26 @@ impl Story {
         self.files = Some(act);
     }
 
+    /// The act about a log is over, and the power cut.
+    pub fn log(&mut self, act: LogAct) {
+        self.log = Some(act);
+    }
+
     /// The act about a volume is over.
     pub fn volume(&mut self, act: VolumeAct) {
         self.volume = Some(act);
     }
 
-    /// Counts acknowledged values and pages that were lost, and files that were read wrong.
+    /// Counts acknowledged values, pages and records that were lost, and files that were read wrong.
     pub fn lost(&self) -> u64 {
         let pages = self.memory.as_ref().map_or(0, |act| act.done.wrong);
         let files = self.files.as_ref().map_or(0, |act| act.seen.wrong);
         let blocks = self.volume.as_ref().map_or(0, |act| act.done.wrong);
-        self.lost + pages + files + blocks
+        let records = self
+            .log
+            .as_ref()
+            .map_or(0, |act| act.done.wrong() + act.after_power_cut.wrong());
+        self.lost + pages + files + blocks + records
     }
 
     /// The account as a whole.

@@ -25,8 +25,8 @@ pub use self::load::VolumeCounts;
 /// The name of the volume, and of its pool.
 const NAME: &str = "demo-disk";
 const SCHEME: Scheme = Scheme { m: 1, k: 1 };
-/// Bytes that each node's disk takes, and of these the pool's.
-pub const NODE_DISK: &str = "64MiB";
+/// Bytes that each node's disk takes, for the log as well, and of these the pool's.
+pub const NODE_DISK: &str = "96MiB";
 const BUDGET: u64 = 48 << 20;
 /// The time that making the volume may take.
 const DEADLINE: Duration = Duration::from_secs(30);

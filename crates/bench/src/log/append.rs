@@ -64,7 +64,8 @@ impl AppendResults {
 #[derive(Clone)]
 pub struct AppendLoad {
     pub log: LogHandle,
-    pub record: Bytes,
+    /// The records of each append.
+    pub records: Arc<[Bytes]>,
     pub window: Arc<Window>,
     /// Acknowledged appends of all clients.
     pub answered: Arc<AtomicU64>,
@@ -79,7 +80,7 @@ struct EndedAppend {
 
 impl AppendLoad {
     async fn append(self, since: Instant) -> EndedAppend {
-        let outcome = self.log.append(std::slice::from_ref(&self.record)).await;
+        let outcome = self.log.append(&self.records).await;
         EndedAppend {
             since,
             at: Instant::now(),

@@ -1,17 +1,22 @@
-//! The readers beside the appends: at the tail, or of old records.
+//! The readers, beside appends or alone: those who follow, and those of old records.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use staves_client::{ClientError, LogHandle, LogSlot};
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 
 use super::super::pace::Window;
 
-/// Reads of one reader under way at once.
-const UNDER_WAY: u64 = 32;
-/// The rest of a reader that has read all.
-const REST: Duration = Duration::from_millis(2);
+/// The rest after an error: whatever is wrong, asking at full speed does not mend it.
+const REST: Duration = Duration::from_millis(10);
+
+/// The longest wait of a follower at the tail, before it looks anew.
+const WAIT: Duration = Duration::from_millis(500);
+
+/// A read under way.
+type LogReadTask = JoinHandle<Result<LogSlot, ClientError>>;
 
 /// The results of some readers.
 #[derive(Clone, Debug, Default)]
@@ -37,65 +42,90 @@ impl ReadResults {
     }
 }
 
-/// Follows the tail from a position on, until the window has ended.
-pub async fn follow(log: LogHandle, mut next: u64, window: Arc<Window>) -> ReadResults {
-    let mut seen = ReadResults::default();
-    let mut tail = next;
-    while Instant::now() < window.end() {
-        if next == tail {
-            match log.tail().await {
-                Ok(now) => tail = now.max(tail),
-                Err(error) => seen.failed(&error),
-            }
-        }
-        if next == tail {
-            tokio::time::sleep(REST).await;
-            continue;
-        }
-        let to = tail.min(next + UNDER_WAY);
-        read_all(&log, next..to, &window, &mut seen).await;
-        next = to;
-    }
-    seen
+/// The work of one reader.
+#[derive(Clone)]
+pub struct ReadLoad {
+    pub log: LogHandle,
+    pub window: Arc<Window>,
+    /// Positions that are read at once.
+    pub ahead: u64,
 }
 
-/// Reads the positions below `end` again and again, until the window has ended.
-pub async fn read_old(log: LogHandle, end: u64, window: Arc<Window>) -> ReadResults {
-    let mut seen = ReadResults::default();
-    let mut next = 0;
-    while Instant::now() < window.end() && end > 0 {
-        let to = end.min(next + UNDER_WAY);
-        read_all(&log, next..to, &window, &mut seen).await;
-        next = if to == end { 0 } else { to };
-    }
-    seen
-}
-
-async fn read_all(
-    log: &LogHandle,
-    positions: std::ops::Range<u64>,
-    window: &Window,
-    seen: &mut ReadResults,
-) {
-    let mut under_way = JoinSet::new();
-    for position in positions {
-        let log = log.clone();
-        under_way.spawn(async move { log.read(position).await });
-    }
-    while let Some(done) = under_way.join_next().await {
-        let slot: Result<LogSlot, ClientError> = match done {
-            Ok(slot) => slot,
-            Err(error) => {
-                seen.failed(&error);
-                continue;
+impl ReadLoad {
+    /// Follows the log from a position on, until the window has ended. With `again` it begins anew at the tail, where nobody appends.
+    pub async fn follow(self, mut next: u64, again: bool) -> ReadResults {
+        let mut seen = ReadResults::default();
+        while Instant::now() < self.window.end() {
+            match self.decided(next, again).await {
+                Ok(Some(end)) => {
+                    self.read_range(next..end, &mut seen).await;
+                    next = end;
+                }
+                Ok(None) if again => next = 0,
+                Ok(None) => {}
+                Err(error) => {
+                    seen.failed(&error);
+                    tokio::time::sleep(REST).await;
+                }
             }
-        };
-        match slot {
-            Ok(LogSlot::Record(bytes)) if window.counts(Instant::now()) => {
+        }
+        seen
+    }
+
+    /// The end of what can be read from a position on, once all below it is decided: a read of what is still under way would make it empty. None where
+    /// there is nothing yet, after a wait unless the reader begins again.
+    async fn decided(&self, next: u64, again: bool) -> Result<Option<u64>, ClientError> {
+        let left = || self.window.end().saturating_duration_since(Instant::now());
+        let tail = self.log.tail().await?;
+        if tail <= next {
+            if !again {
+                self.log.wait(next, None, left().min(WAIT)).await?;
+            }
+            return Ok(None);
+        }
+        let is_decided = self.log.wait(tail - 1, None, left()).await?;
+        Ok(is_decided.then_some(tail))
+    }
+
+    /// Reads the positions below `end` again and again, from the log's beginning on, until the window has ended.
+    pub async fn old(self, end: u64) -> ReadResults {
+        let mut seen = ReadResults::default();
+        while Instant::now() < self.window.end() && end > 0 {
+            self.read_range(0..end, &mut seen).await;
+        }
+        seen
+    }
+
+    /// Reads positions in order, so many at once, until the window has ended.
+    async fn read_range(&self, positions: std::ops::Range<u64>, seen: &mut ReadResults) {
+        let mut under_way = VecDeque::new();
+        for position in positions {
+            if Instant::now() >= self.window.end() {
+                break;
+            }
+            if under_way.len() as u64 >= self.ahead {
+                self.take(under_way.pop_front(), seen).await;
+            }
+            let log = self.log.clone();
+            under_way.push_back(tokio::spawn(async move { log.read(position).await }));
+        }
+        while let Some(first) = under_way.pop_front() {
+            self.take(Some(first), seen).await;
+        }
+    }
+
+    async fn take(&self, read: Option<LogReadTask>, seen: &mut ReadResults) {
+        let Some(read) = read else { return };
+        match read.await {
+            Ok(Ok(LogSlot::Record(bytes))) if self.window.counts(Instant::now()) => {
                 seen.records += 1;
                 seen.bytes += bytes.len() as u64;
             }
-            Ok(_) => {}
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => {
+                seen.failed(&error);
+                tokio::time::sleep(REST).await;
+            }
             Err(error) => seen.failed(&error),
         }
     }

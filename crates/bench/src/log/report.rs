@@ -1,7 +1,12 @@
 //! The report of a bench of logs.
 
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
 use serde::Serialize;
-use staves_cli_common::output::{Column, bytes, columns, number, or_dash};
+use staves_cli_common::output::{Column, bytes, columns, count, number, or_dash};
 
 use super::super::histogram::Histogram;
 use super::super::memory::us;
@@ -19,6 +24,9 @@ pub struct LogReport {
 pub struct LogRun {
     mode: LogMode,
     size_bytes: u64,
+    /// Records of each append.
+    batch: u32,
+    /// 0: readers alone.
     clients: u32,
     /// Appends a second that were asked for; `null`: as many as `depth` allows.
     rate: Option<u64>,
@@ -26,6 +34,7 @@ pub struct LogRun {
     depth: Option<u32>,
     readers: u32,
     cold_readers: u32,
+    read_ahead: u32,
     rounds: usize,
     /// The lowest and the highest median latency of all rounds.
     rounds_p50_us: [f64; 2],
@@ -33,6 +42,7 @@ pub struct LogRun {
     /// Acknowledged, and due in the window.
     appends: u64,
     appends_per_second: f64,
+    records_per_second: f64,
     bytes_per_second: f64,
     latency_us: AppendLatency,
     /// Positions that were given out, warm-up and all.
@@ -46,9 +56,25 @@ pub struct LogRun {
     unsent: u64,
     read: ReadRun,
     cold_read: ReadRun,
+    /// Against the same run without cold readers; `null` where there is none.
+    cold_cost: Option<ColdCost>,
     client_cpu_us_per_append: Option<f64>,
     /// Of all nodes together; `null` where none has a door of Redis's protocol.
     server_cpu_us_per_append: Option<f64>,
+    /// The same for each record that was read, where nobody appended.
+    client_cpu_us_per_read: Option<f64>,
+    server_cpu_us_per_read: Option<f64>,
+}
+
+/// The price of cold readers, in percent of the run without them.
+#[derive(Clone, Copy, Serialize, Debug)]
+struct ColdCost {
+    /// Fewer appends a second.
+    appends_percent: f64,
+    /// A longer median latency.
+    p50_percent: f64,
+    /// A longer latency of the slowest in a hundred.
+    p99_percent: f64,
 }
 
 /// Of appends, in microseconds.
@@ -70,6 +96,13 @@ struct ReadRun {
     error: Option<String>,
 }
 
+impl ReadRun {
+    fn per_second(&self) -> String {
+        let records = number(self.records_per_second as u64);
+        format!("{records}/s, {}/s", bytes(self.bytes_per_second as u64))
+    }
+}
+
 impl From<&Histogram> for AppendLatency {
     fn from(histogram: &Histogram) -> AppendLatency {
         let us = |ns: u64| ns as f64 / 1000.0;
@@ -87,17 +120,25 @@ impl LogRun {
     /// The median of some rounds; `None` of none.
     pub fn new(plan: &LogPlan, mut rounds: Vec<LogRound>) -> Option<LogRun> {
         let p50 = |round: &LogRound| round.appends.latency.quantile(0.5);
-        rounds.sort_by_key(p50);
+        let read = |round: &LogRound| round.reads.records + round.cold_reads.records;
+        match plan.clients {
+            0 => rounds.sort_by_key(read),
+            _ => rounds.sort_by_key(p50),
+        }
         let range = [p50(rounds.first()?), p50(rounds.last()?)].map(|ns| ns as f64 / 1000.0);
         let round = rounds.get(rounds.len() / 2)?;
         let seconds = round.elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
         // Readers end with the window.
         let reading = plan.duration.as_secs_f64();
         let appends = round.appends.latency.count();
-        let holes = round.positions.saturating_sub(round.appends.acked);
-        let per_append = |time: std::time::Duration| {
-            (round.answered > 0).then(|| time.as_secs_f64() * 1e6 / round.answered as f64)
+        let batch = u64::from(plan.batch);
+        let holes = round.positions.saturating_sub(round.appends.acked * batch);
+        let per = |count: u64, time: Duration| {
+            (count > 0).then(|| time.as_secs_f64() * 1e6 / count as f64)
         };
+        let records_read = if plan.clients == 0 { read(round) } else { 0 };
+        let per_append = |time| per(round.answered, time);
+        let per_read = |time| per(records_read, time);
         let reads = |results: &super::read::ReadResults| ReadRun {
             records_per_second: results.records as f64 / reading,
             bytes_per_second: results.bytes as f64 / reading,
@@ -107,17 +148,20 @@ impl LogRun {
         Some(LogRun {
             mode: plan.mode,
             size_bytes: plan.size_bytes,
+            batch: plan.batch,
             clients: plan.clients,
             rate: plan.rate,
             depth: plan.rate.is_none().then_some(plan.depth),
             readers: plan.readers,
             cold_readers: plan.cold_readers,
+            read_ahead: plan.read_ahead,
             rounds: rounds.len(),
             rounds_p50_us: range,
             seconds,
             appends,
             appends_per_second: appends as f64 / seconds,
-            bytes_per_second: (appends * plan.size_bytes) as f64 / seconds,
+            records_per_second: (appends * batch) as f64 / seconds,
+            bytes_per_second: (appends * batch * plan.size_bytes) as f64 / seconds,
             latency_us: (&round.appends.latency).into(),
             positions: round.positions,
             holes,
@@ -127,19 +171,57 @@ impl LogRun {
             unsent: round.appends.unsent,
             read: reads(&round.reads),
             cold_read: reads(&round.cold_reads),
+            cold_cost: None,
             client_cpu_us_per_append: per_append(round.client_cpu),
             server_cpu_us_per_append: round.server_cpu.and_then(per_append),
+            client_cpu_us_per_read: per_read(round.client_cpu),
+            server_cpu_us_per_read: round.server_cpu.and_then(per_read),
         })
     }
 
-    pub fn appends_per_second(&self) -> f64 {
-        self.appends_per_second
+    /// A line for people while the next run is under way.
+    pub fn sentence(&self) -> String {
+        let what = match self.clients {
+            0 => format!(
+                "{} records/s read",
+                number((self.read.records_per_second + self.cold_read.records_per_second) as u64)
+            ),
+            clients => format!(
+                "{}: {} appends/s",
+                count(clients, "client"),
+                number(self.appends_per_second.round() as u64)
+            ),
+        };
+        let mode = format!("{:?}", self.mode);
+        format!("{mode} {}, {what}", bytes(self.size_bytes))
+    }
+
+    /// Returns whether the other run is this one without its cold readers.
+    fn is_base(&self, other: &LogRun) -> bool {
+        let plan = |run: &LogRun| {
+            let load = (run.mode, run.size_bytes, run.batch, run.clients);
+            (load, run.rate, run.depth, run.readers)
+        };
+        self.cold_readers > 0 && other.cold_readers == 0 && plan(self) == plan(other)
+    }
+
+    fn cost_against(&self, base: &LogRun) -> ColdCost {
+        let more = |ours: f64, theirs: f64| match theirs > 0.0 {
+            true => (ours / theirs - 1.0) * 100.0,
+            false => 0.0,
+        };
+        ColdCost {
+            appends_percent: -more(self.appends_per_second, base.appends_per_second),
+            p50_percent: more(self.latency_us.p50, base.latency_us.p50),
+            p99_percent: more(self.latency_us.p99, base.latency_us.p99),
+        }
     }
 }
 
 const COLUMNS: &[Column<LogRun>] = &[
     ("mode ", |r| format!("{:?}", r.mode).to_lowercase()),
     ("size ", |r| bytes(r.size_bytes)),
+    ("batch ", |r| r.batch.to_string()),
     ("clients ", |r| r.clients.to_string()),
     ("rate ", |r| or_dash(r.rate.map(number))),
     ("depth ", |r| or_dash(r.depth.map(|n| n.to_string()))),
@@ -147,14 +229,22 @@ const COLUMNS: &[Column<LogRun>] = &[
         "appends/s ",
         |r| number(r.appends_per_second.round() as u64),
     ),
+    (
+        "records/s ",
+        |r| number(r.records_per_second.round() as u64),
+    ),
     ("p50 ", |r| us(r.latency_us.p50)),
     ("p90 ", |r| us(r.latency_us.p90)),
     ("p99 ", |r| us(r.latency_us.p99)),
     ("max ", |r| us(r.latency_us.max)),
     ("holes/append ", |r| format!("{:.3}", r.holes_per_append)),
-    ("read/s ", |r| bytes(r.read.bytes_per_second as u64)),
-    ("cold read/s ", |r| {
-        bytes(r.cold_read.bytes_per_second as u64)
+    ("follow ", |r| r.read.per_second()),
+    ("cold ", |r| r.cold_read.per_second()),
+    ("cold cost ", |r| {
+        or_dash(
+            r.cold_cost
+                .map(|cost| format!("{:.1} %", cost.appends_percent)),
+        )
     }),
     ("client cpu/append ", |r| {
         or_dash(r.client_cpu_us_per_append.map(us))
@@ -167,6 +257,15 @@ const COLUMNS: &[Column<LogRun>] = &[
 ];
 
 impl LogReport {
+    /// Compares each run that had cold readers with the same one without, if that was run.
+    pub fn compare(&mut self) {
+        for at in 0..self.runs.len() {
+            let run = &self.runs[at];
+            let base = self.runs.iter().find(|base| run.is_base(base));
+            self.runs[at].cold_cost = base.map(|base| run.cost_against(base));
+        }
+    }
+
     /// For people: a row a run, then what went wrong.
     pub fn table(&self) -> String {
         let mut text = columns(COLUMNS, &self.runs);
@@ -177,74 +276,5 @@ impl LogReport {
             }
         }
         text
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::super::append::AppendResults;
-    use super::*;
-
-    fn round(us: u64, holes: u64) -> LogRound {
-        let mut appends = AppendResults::default();
-        for _ in 0..100 {
-            appends.latency.add(us * 1000);
-        }
-        appends.acked = 120;
-        LogRound {
-            appends,
-            elapsed: Duration::from_secs(2),
-            positions: 120 + holes,
-            client_cpu: Duration::from_millis(10),
-            server_cpu: None,
-            answered: 100,
-            ..LogRound::default()
-        }
-    }
-
-    /// Row L6: the median round, with holes for each append and CPU time.
-    #[test]
-    fn l6_the_median_round_is_reported_with_its_holes() {
-        let plan = LogPlan {
-            mode: LogMode::Predict,
-            size_bytes: 1024,
-            clients: 4,
-            rate: Some(60),
-            depth: 0,
-            threads: 1,
-            readers: 0,
-            cold_readers: 0,
-            fill_bytes: 0,
-            warm_up: Duration::ZERO,
-            duration: Duration::from_secs(2),
-        };
-        let rounds = vec![round(900, 1), round(100, 2), round(300, 30)];
-        let run = LogRun::new(&plan, rounds).expect("there are rounds");
-        let json = serde_json::to_value(&run).expect("JSON");
-        for (pointer, expected) in [
-            ("/appends", 100.0),
-            ("/appends_per_second", 50.0),
-            ("/holes", 30.0),
-            ("/holes_per_append", 0.25),
-            ("/latency_us/max", 300.0),
-            ("/rounds", 3.0),
-            ("/client_cpu_us_per_append", 100.0),
-        ] {
-            let got = json.pointer(pointer).and_then(serde_json::Value::as_f64);
-            assert_eq!(got, Some(expected), "{pointer} of {json}");
-        }
-        assert_eq!(
-            (&json["mode"], &json["depth"]),
-            (&"predict".into(), &().into())
-        );
-        assert!(json["server_cpu_us_per_append"].is_null(), "{json}");
-        let table = LogReport { runs: vec![run] }.table();
-        assert!(
-            table.contains("HOLES/APPEND") && table.contains("0.250"),
-            "{table}"
-        );
-        assert!(LogRun::new(&plan, Vec::new()).is_none());
     }
 }

@@ -16,7 +16,7 @@ use super::super::cpu::ServerCpu;
 use super::super::pace::{Pace, Window};
 use super::LogMode;
 use super::append::{AppendLoad, AppendResults};
-use super::read::{ReadResults, follow, read_old};
+use super::read::{ReadLoad, ReadResults};
 use staves_cli_common::cluster::Cluster;
 use staves_cli_common::failure::failed;
 use staves_cli_common::options::GlobalOptions;
@@ -29,6 +29,9 @@ const FILL_UNDER_WAY: usize = 64;
 pub struct LogPlan {
     pub mode: LogMode,
     pub size_bytes: u64,
+    /// Records of each append.
+    pub batch: u32,
+    /// Without any, the readers are measured alone.
     pub clients: u32,
     /// Appends a second; without it, each client has `depth` under way.
     pub rate: Option<u64>,
@@ -36,6 +39,9 @@ pub struct LogPlan {
     pub threads: u32,
     pub readers: u32,
     pub cold_readers: u32,
+    /// Positions that a reader reads at once.
+    pub read_ahead: u32,
+    /// Bytes that are appended before anything is measured; 0 for none.
     pub fill_bytes: u64,
     pub warm_up: Duration,
     pub duration: Duration,
@@ -80,7 +86,7 @@ struct RoundThreads<'a> {
     pool: Option<&'a str>,
     name: &'a str,
     plan: &'a LogPlan,
-    record: Bytes,
+    records: Arc<[Bytes]>,
     answered: Arc<AtomicU64>,
 }
 
@@ -93,21 +99,21 @@ pub fn measure(
 ) -> anyhow::Result<LogRound> {
     let mut record = vec![0; plan.size_bytes as usize];
     rand::rng().fill_bytes(&mut record);
+    let record = Bytes::from(record);
     let threads = RoundThreads {
         global,
         pool,
         name,
         plan,
-        record: record.into(),
+        records: vec![record.clone(); plan.batch as usize].into(),
         answered: Arc::default(),
     };
     session.begin_again();
     let log = session.wait(session.client.open_log(pool, name))?;
     // The first append makes a sequencer, which is not what is measured.
-    let first = std::slice::from_ref(&threads.record);
-    session.wait(log.append(first))?;
-    if plan.cold_readers > 0 {
-        let filling = fill(&log, &threads.record, plan);
+    session.wait(log.append(std::slice::from_ref(&record)))?;
+    if plan.fill_bytes > 0 {
+        let filling = fill(&log, &record, plan);
         session.runtime.block_on(filling)?;
     }
     session.begin_again();
@@ -270,7 +276,7 @@ impl RoundThreads<'_> {
         for (index, log) in (first..).zip(logs) {
             let load = AppendLoad {
                 log,
-                record: self.record.clone(),
+                records: self.records.clone(),
                 window: window.clone(),
                 answered: self.answered.clone(),
             };
@@ -304,11 +310,19 @@ impl RoundThreads<'_> {
     ) -> ThreadResults {
         let cold = logs.split_off(logs.len().min(self.plan.readers as usize));
         let (mut at_tail, mut of_old) = (JoinSet::new(), JoinSet::new());
+        let load = |log| ReadLoad {
+            log,
+            window: window.clone(),
+            ahead: self.plan.read_ahead.into(),
+        };
+        // Where nobody appends there is nothing at the tail: followers read what is there, from the beginning.
+        let alone = self.plan.clients == 0;
+        let from = if alone { 0 } else { tail };
         for log in logs {
-            at_tail.spawn(follow(log, tail, window.clone()));
+            at_tail.spawn(load(log).follow(from, alone));
         }
         for log in cold {
-            of_old.spawn(read_old(log, tail, window.clone()));
+            of_old.spawn(load(log).old(tail));
         }
         let mut results = ThreadResults::default();
         while let Some(Ok(part)) = at_tail.join_next().await {

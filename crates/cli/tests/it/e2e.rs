@@ -542,6 +542,22 @@ fn the_demo_loses_nothing() {
     if must_mount() {
         assert_eq!(files["way"], "a mount", "{story}");
     }
+    // Every record of the log at its position, in its client's order and once, after both deaths and after the power cut.
+    let log = &story["log"];
+    for findings in [&log["done"], &log["after_power_cut"]] {
+        assert!(findings["records"].as_u64() > Some(20), "{story}");
+        assert!(
+            findings["positions"].as_u64() >= findings["records"].as_u64(),
+            "{story}"
+        );
+        for wrong in ["lost", "twice", "unordered", "foreign", "differing"] {
+            assert_eq!(findings[wrong], 0, "{wrong}: {story}");
+        }
+    }
+    assert_eq!(
+        log["done"]["records"], log["after_power_cut"]["records"],
+        "{story}"
+    );
     // Row B8: every page of the volume, after all nodes were killed at once.
     let volume = &story["volume"]["done"];
     assert_eq!(
@@ -590,6 +606,9 @@ fn the_demo_tells_its_story_once_in_one_place() {
         "3 nodes started",
         "healthy: pool 'cache'",
         "keys through",
+        "which had the log's sequencer",
+        "which answered for a unit of the log",
+        "positions of it again: 0 lost or changed",
         "power cut",
     ] {
         assert_eq!(text.matches(line).count(), 1, "{line}: {text}");

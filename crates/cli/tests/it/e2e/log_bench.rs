@@ -39,6 +39,44 @@ fn check(run: &Value) {
     assert!(number(run, "/server_cpu_us_per_append") >= 0.0, "{run}");
 }
 
+/// A run for each batch, without a cold reader and with one, which says what it cost.
+fn batches_and_cold_readers(cluster: &Cluster) {
+    let report = bench(
+        cluster,
+        "--depth 2 --batch 1,5 --cold-readers 0,1 --fill 64KiB --seconds 1 --warm-up 50ms",
+    );
+    let runs = report["runs"].as_array().expect("runs");
+    assert_eq!(runs.len(), 4, "{report}");
+    for (run, (batch, cold)) in runs.iter().zip([(1, 0), (1, 1), (5, 0), (5, 1)]) {
+        assert_eq!(
+            (&run["batch"], &run["cold_readers"]),
+            (&batch.into(), &cold.into())
+        );
+        assert!(
+            number(run, "/appends") > 0.0 && number(run, "/errors") == 0.0,
+            "{run}"
+        );
+        let records = number(run, "/records_per_second") / number(run, "/appends_per_second");
+        assert!((records - f64::from(batch)).abs() < 1e-6, "{run}");
+        assert_eq!(run["cold_cost"].is_null(), cold == 0, "{run}");
+        assert!(number(run, "/holes") < number(run, "/appends"), "{run}");
+    }
+}
+
+/// Nobody appends: both kinds of readers read the filled log, again and again.
+fn readers_alone(cluster: &Cluster) {
+    let alone = "--clients 0 --readers 1 --cold-readers 1 --read-ahead 8 --fill 64KiB";
+    let report = bench(cluster, &format!("{alone} --seconds 1 --warm-up 50ms"));
+    let run = &report["runs"][0];
+    assert_eq!(number(run, "/appends"), 0.0, "{run}");
+    for reader in ["/read", "/cold_read"] {
+        let records = number(run, &format!("{reader}/records_per_second"));
+        assert!(records > 0.0, "{run}");
+        assert_eq!(number(run, &format!("{reader}/errors")), 0.0, "{run}");
+    }
+    assert!(number(run, "/client_cpu_us_per_read") > 0.0, "{run}");
+}
+
 /// Rows L1, L2, L4 and L6: each way of appending by the clock and as fast as it goes, with readers beside it.
 #[test]
 fn l6_each_way_of_appending_is_measured() {
@@ -73,6 +111,8 @@ fn l6_each_way_of_appending_is_measured() {
         (low..=high).contains(&number(run, "/latency_us/p50")),
         "{run}"
     );
+    batches_and_cold_readers(&cluster);
+    readers_alone(&cluster);
     let tokens = bench(&cluster, "--tokens --rounds 2");
     let [taken, counted] =
         ["/tokens_per_second", "/counter_per_second"].map(|at| number(&tokens, at));
