@@ -171,7 +171,7 @@ impl Actor {
         }
     }
 
-    /// What came meanwhile: its requests go out with those of this round.
+    /// Takes events that came meanwhile: their requests go out with those of this round.
     fn take_what_waits(&mut self, asks: &mut mpsc::Receiver<Ask>) {
         for _ in 0..ROUND_EVENTS_MAX {
             if let Ok(heard) = self.heard.1.try_recv() {

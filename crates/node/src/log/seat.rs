@@ -37,7 +37,7 @@ pub(super) enum SeatEvent {
     Request(SequencerRequest, oneshot::Sender<SequencerReply>),
     /// A term was committed.
     Lead(Box<LogRecord>),
-    /// What one unit said, in order.
+    /// The replies of one unit, in order.
     Unit(UnitId, Vec<UnitReply>),
     Home(RecordReply),
 }
