@@ -54,7 +54,7 @@ pub(crate) struct Sequencers {
 }
 
 /// A request that was made.
-enum Asked {
+enum SequencerAsk {
     Waits(oneshot::Receiver<SequencerReply>),
     /// There is no such sequencer here.
     Nobody(SequencerReply),
@@ -97,9 +97,9 @@ impl Sequencers {
         request: SequencerRequest,
     ) -> Option<SequencerReply> {
         match self.begin_ask(pool, to, request) {
-            Asked::Waits(said) => said.await.ok(),
-            Asked::Nobody(reply) => Some(reply),
-            Asked::Busy => None,
+            SequencerAsk::Waits(said) => said.await.ok(),
+            SequencerAsk::Nobody(reply) => Some(reply),
+            SequencerAsk::Busy => None,
         }
     }
 
@@ -118,16 +118,16 @@ impl Sequencers {
         let mut replies = Vec::with_capacity(asked.len());
         for (busy, asked) in asked {
             let reply = match asked {
-                Asked::Waits(said) => said.await.ok(),
-                Asked::Nobody(reply) => Some(reply),
-                Asked::Busy => None,
+                SequencerAsk::Waits(said) => said.await.ok(),
+                SequencerAsk::Nobody(reply) => Some(reply),
+                SequencerAsk::Busy => None,
             };
             replies.push(reply.or(busy)?);
         }
         Some(replies)
     }
 
-    fn begin_ask(&self, pool: PoolId, to: SequencerId, request: SequencerRequest) -> Asked {
+    fn begin_ask(&self, pool: PoolId, to: SequencerId, request: SequencerRequest) -> SequencerAsk {
         let log = request.log;
         let front = match to == self.id {
             true => self.front(pool, log),
@@ -136,11 +136,11 @@ impl Sequencers {
         let Some(front) = front else {
             let term = Term::default();
             let answer = SequencerAnswer::NotSequencer { term };
-            return Asked::Nobody(SequencerReply { log, answer });
+            return SequencerAsk::Nobody(SequencerReply { log, answer });
         };
         let (reply, said) = oneshot::channel();
         let asked = front.events.try_send(SeatEvent::Request(request, reply));
-        asked.map_or(Asked::Busy, |()| Asked::Waits(said))
+        asked.map_or(SequencerAsk::Busy, |()| SequencerAsk::Waits(said))
     }
 
     fn front(&self, pool: PoolId, log: LogId) -> Option<SeatFront> {
