@@ -191,6 +191,7 @@ impl Sequencer {
                     cursor: (!older).then_some(SealCursor::START),
                 };
                 round.note_report(unit, report, floor);
+                self.unheard = 0;
                 // The floor of claims is known once all have reported.
                 if round.all_reported() {
                     self.call(now, out);
@@ -208,6 +209,7 @@ impl Sequencer {
                     return;
                 };
                 report.cursor = next;
+                self.unheard = 0;
                 round.take_items(unit, items, bounds);
                 if next.is_some() {
                     let round = round.clone_heads();
@@ -242,6 +244,7 @@ impl Sequencer {
             start = start.max(trim).max(pages);
         }
         let round = std::mem::take(round);
+        self.unheard = 0;
         self.phase = Phase::Opening(round, start);
         if planted(LogMutant::ActsBeforeOpen) {
             let mut record = self.record.clone();
