@@ -2,9 +2,11 @@
 
 mod answers;
 mod appender;
+mod in_flight;
 mod prediction;
 mod read_ops;
 mod reader;
+mod room;
 mod scan;
 mod sending;
 mod session;

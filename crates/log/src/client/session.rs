@@ -148,7 +148,7 @@ impl Appender {
         let Some(session) = session.filter(|session| Some(*session) != current) else {
             return;
         };
-        let used = |append: &super::appender::InFlightAppend| append.session == Some(session);
+        let used = |append: &super::in_flight::InFlightAppend| append.session == Some(session);
         if !self.in_flight.values().any(used) {
             self.send_sequencer(SequencerOp::EndSession { session }, out);
         }
