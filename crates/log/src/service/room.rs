@@ -1,5 +1,7 @@
 //! Room for what the machine makes: reserved before it makes it; and given back.
 
+use std::time::Duration;
+
 use staves_model::{PAGE_BYTES, Time};
 use staves_service::{BucketContext, BucketEffects, Growth, Outcome};
 use staves_store::EXTENT_BYTES;
@@ -18,6 +20,8 @@ use crate::store::{
 pub(super) const RESERVED_EXTENTS: u32 = 2;
 /// Bytes of frames that one step of the machine makes at most, beside those of held data.
 const STEP_FRAMES_BYTES: u64 = 64 << 10;
+/// After a refusal for want of memory, appends that need more are refused at once for so long, rather than kept until it is refused again.
+const SHORT_FOR: Duration = Duration::from_secs(10);
 /// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
 /// Most spare segments that one delta makes.
@@ -173,7 +177,8 @@ impl LogUnit {
         if need > self.reserved_max.get() {
             return Growth::Refused;
         }
-        context.grow(now, need, with_ahead(need), with_ahead(need))
+        // What is needed alone is requested first: were more refused, this would be requested next, and whoever waits have given up by then.
+        context.grow(now, need, need, with_ahead(need))
     }
 
     /// Sees to it that an operation finds room for all that it can make.
@@ -198,10 +203,19 @@ impl LogUnit {
         if room == RoomFor::Little && self.reserved(context) >= need {
             return Ok(());
         }
+        let brings_data = matches!(room, RoomFor::Data(_) | RoomFor::Part(_));
+        let is_short = self.short_until.is_some_and(|until| now < until);
         match self.grow(context, now, need) {
-            Growth::Granted => Ok(()),
-            Growth::Pending => Err(Outcome::Blocked { starved: true }),
-            Growth::Refused => self.room_by_cleaning(context, room),
+            Growth::Granted => {
+                self.short_until = None;
+                Ok(())
+            }
+            Growth::Pending if !brings_data || !is_short => Err(Outcome::Blocked { starved: true }),
+            Growth::Pending => self.room_by_cleaning(context, room),
+            Growth::Refused => {
+                self.short_until = Some(now + SHORT_FOR);
+                self.room_by_cleaning(context, room)
+            }
         }
     }
 
