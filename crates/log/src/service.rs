@@ -99,6 +99,8 @@ pub struct LogUnit {
     asks: Arc<AskQueue>,
     /// Until then no append waits for room: a short time ago no member had any.
     short_until: Option<Time>,
+    /// The time of the last append.
+    appended: Time,
     /// Requests to sequencers that wait for a delta.
     asks_later: VecDeque<(u64, crate::unit::UnitAsk)>,
     stats: UnitStats,
@@ -156,6 +158,7 @@ impl LogUnit {
             ticked: Time::ZERO,
             asks: asks.clone(),
             short_until: None,
+            appended: Time::ZERO,
             asks_later: VecDeque::new(),
             stats: UnitStats::default(),
             #[cfg(test)]
@@ -353,10 +356,10 @@ impl Service for LogUnit {
         self.expire(now, out);
     }
 
-    fn maintain(&mut self, context: &mut BucketContext, _now: Time) -> bool {
+    fn maintain(&mut self, context: &mut BucketContext, now: Time) -> bool {
         let is_well = self.damage.is_none() && !context.member().is_lost();
         // The unit's clock goes on while anything waits for it.
-        let has_more = is_well && self.tidy(context);
+        let has_more = is_well && self.tidy(context, now);
         has_more || matches!(&self.role, UnitRole::Serving(unit) if unit.has_timers())
     }
 

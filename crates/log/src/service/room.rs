@@ -24,6 +24,8 @@ const STEP_FRAMES_BYTES: u64 = 64 << 10;
 const SHORT_FOR: Duration = Duration::from_secs(10);
 /// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
+/// The time after an append for which a unit keeps what it has reserved for others.
+const BUSY_FOR: Duration = Duration::from_secs(2);
 /// Most spare segments that one delta makes.
 const SPARES_AT_ONCE: u32 = 64;
 /// Most checkpoints of one tick.
@@ -204,6 +206,9 @@ impl LogUnit {
             return Ok(());
         }
         let brings_data = matches!(room, RoomFor::Data(_) | RoomFor::Part(_));
+        if brings_data {
+            self.appended = now;
+        }
         let is_short = self.short_until.is_some_and(|until| now < until);
         match self.grow(context, now, need) {
             Growth::Granted => {
@@ -261,7 +266,7 @@ impl LogUnit {
     }
 
     /// A bounded part of what there is to tidy up. True if there is more, now or later.
-    pub(super) fn tidy(&mut self, context: &mut BucketContext) -> bool {
+    pub(super) fn tidy(&mut self, context: &mut BucketContext, now: Time) -> bool {
         let bytes = EXTENT_BYTES + EXTENT_BYTES / 4;
         if context.admit(16, bytes, 0).is_err() {
             return true;
@@ -274,8 +279,8 @@ impl LogUnit {
         let freed = self.free(context);
         let cleaned = self.pages.log.is_untidy() && self.clean(context, Need::Some);
         let kept = self.keep_spares(context);
-        self.give_back(context);
-        kept || freed || cleaned || self.parts.is_some() || self.pages.ledger.has_due()
+        let gives = self.give_back(context, now);
+        gives || kept || freed || cleaned || self.parts.is_some() || self.pages.ledger.has_due()
     }
 
     /// One checkpoint that is due, or the next part of one. False if none was made.
@@ -366,12 +371,17 @@ impl LogUnit {
         true
     }
 
-    /// Extents that are reserved and not needed go back to the pool.
-    fn give_back(&mut self, context: &mut BucketContext) {
+    /// Extents that are reserved and not needed go back to the pool. While appends come, only where there are many: the next ones would take them
+    /// again. True if some are left to give back.
+    fn give_back(&mut self, context: &mut BucketContext, now: Time) -> bool {
         let keep = with_ahead(self.needed(context, RoomFor::Data(0)));
+        let is_busy = now.since(self.appended) < BUSY_FOR;
+        let slack = if is_busy { AHEAD_MAX } else { 0 };
         let member = context.member();
-        if member.stable() == member.last() && member.wanted_extents() > keep + AHEAD_MAX {
+        let wanted = member.wanted_extents();
+        if member.stable() == member.last() && wanted > keep + slack {
             context.want(keep);
         }
+        context.member().wanted_extents() > keep
     }
 }

@@ -202,6 +202,31 @@ fn a_log_with_many_sessions_gives_its_room_back() {
     assert_eq!(bench.read(LOG, full), Some(bytes_of(full, 1500)));
 }
 
+/// Regression: what a unit had reserved for a log that was deleted stayed reserved, up to some MiB at each unit, and counted as data.
+#[test]
+fn a_log_that_is_deleted_gives_back_what_was_reserved_for_it() {
+    let mut bench = Bench::new(2, 200);
+    bench.seal(LOG, 1);
+    bench.cluster.ticks(200);
+    let empty = wanted(&mut bench);
+    for n in 0..120 {
+        assert!(bench.append(LOG, n, bytes_of(n, 120_000)));
+    }
+    let full = wanted(&mut bench);
+    assert!(full > empty + 50, "{empty}, and then {full}");
+    let done = bench.call(LOG, UnitOp::Forget);
+    assert!(matches!(done, UnitAnswer::Done));
+    bench.cluster.ticks(200);
+    let left = wanted(&mut bench);
+    assert!(left <= empty + 4, "{empty}, {full}, and then {left}");
+    bench.check();
+}
+
+/// The extents that the unit has reserved.
+fn wanted(bench: &mut Bench) -> u32 {
+    bench.cluster.bucket().member().wanted_extents()
+}
+
 /// Regression: a full unit kept every append for as long as its client waited for the answer, and nobody learned that there was no room.
 #[test]
 fn a_unit_that_is_full_says_so_at_once() {
