@@ -179,7 +179,7 @@ impl LogUnit {
         if need > self.reserved_max.get() {
             return Growth::Refused;
         }
-        // What is needed alone is requested first: were more refused, this would be requested next, and whoever waits have given up by then.
+        // No more than is needed: were more refused, this would be requested next, and whoever waits have given up by then.
         context.grow(now, need, need, with_ahead(need))
     }
 

@@ -140,7 +140,7 @@ impl Unit {
         let share = self.state.share(log);
         let is_decided = share.is_some_and(|share| share.has_decided(position));
         if !is_decided {
-            // What comes there later would stay, and whoever gave it up would take it to be gone.
+            // A record that comes there later would stay, and whoever gave it up would take it to be gone.
             let slot = SlotAnswer::Unwritten;
             let stale = None;
             let answer = UnitAnswer::Slot {

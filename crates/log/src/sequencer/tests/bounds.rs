@@ -48,7 +48,7 @@ fn a_term_that_waits_for_a_silent_unit_asks_it_ever_more_seldom() {
     calls(&mut test, 1000);
     let later = calls(&mut test, 5000);
     assert!((9..=11).contains(&later), "{later} in 5 s");
-    // What answers is asked for the rest at once.
+    // A unit that answers is asked for the rest at once.
     test.report(UNITS[2], 1, 0);
     assert!((2..=5).contains(&(calls(&mut test, 100) / 3)));
 }
