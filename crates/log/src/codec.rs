@@ -298,5 +298,41 @@ plain! {
     RecordReply, "a reply of a home";
 }
 
+/// Most requests of one message to a sequencer.
+pub const ASK_REQUESTS_MAX: usize = 256;
+
+fn several<T: Field>(mut from: Bytes, what: &'static str) -> Result<Vec<T>, DecodeError> {
+    let max = ASK_REQUESTS_MAX;
+    let mut all = vec![T::take(&mut from)?];
+    while !from.is_empty() {
+        let len = all.len() + 1;
+        if len > max {
+            return Err(DecodeError::TooMany { what, len, max });
+        }
+        all.push(T::take(&mut from)?);
+    }
+    Ok(all)
+}
+
+impl SequencerRequest {
+    /// Decodes the requests of one message, which follow each other.
+    ///
+    /// # Errors
+    /// The bytes are none, or more than [`ASK_REQUESTS_MAX`].
+    pub fn decode_several(bytes: Bytes) -> Result<Vec<SequencerRequest>, DecodeError> {
+        several(bytes, "requests to a sequencer")
+    }
+}
+
+impl SequencerReply {
+    /// Decodes the replies to the requests of one message, in their order.
+    ///
+    /// # Errors
+    /// The bytes are none, or more than [`ASK_REQUESTS_MAX`].
+    pub fn decode_several(bytes: Bytes) -> Result<Vec<SequencerReply>, DecodeError> {
+        several(bytes, "replies of a sequencer")
+    }
+}
+
 #[cfg(test)]
 mod tests;

@@ -42,7 +42,7 @@ mod types;
 mod unit;
 
 pub use client::*;
-pub use codec::BucketRequest;
+pub use codec::{ASK_REQUESTS_MAX, BucketRequest};
 pub use entry::*;
 pub use message::*;
 pub use retention::*;

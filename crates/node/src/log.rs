@@ -21,7 +21,8 @@ use parking_lot::Mutex;
 use staves_client::{Router, Transport};
 use staves_directory::Life;
 use staves_log::{
-    LogId, LogRecord, SequencerAnswer, SequencerId, SequencerReply, SequencerRequest, Term,
+    LogId, LogRecord, SequencerAnswer, SequencerId, SequencerOp, SequencerReply, SequencerRequest,
+    Term,
 };
 use staves_model::{ClusterMap, PoolId};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -52,6 +53,23 @@ pub(crate) struct Sequencers {
     figures: Arc<LogFigures>,
 }
 
+/// A request that was made.
+enum Asked {
+    Waits(oneshot::Receiver<SequencerReply>),
+    /// There is no such sequencer here.
+    Nobody(SequencerReply),
+    Busy,
+}
+
+/// The reply of a sequencer that is too busy for a request, if there is one.
+fn busy(request: &SequencerRequest) -> Option<SequencerReply> {
+    let SequencerOp::Seq { id, .. } = request.op else {
+        return None;
+    };
+    let (log, answer) = (request.log, SequencerAnswer::Busy { id: Some(id) });
+    Some(SequencerReply { log, answer })
+}
+
 impl Sequencers {
     pub(crate) fn new(life: Life, asks: Arc<UnitAsks>) -> Arc<Sequencers> {
         let id = SequencerId {
@@ -78,6 +96,38 @@ impl Sequencers {
         to: SequencerId,
         request: SequencerRequest,
     ) -> Option<SequencerReply> {
+        match self.begin_ask(pool, to, request) {
+            Asked::Waits(said) => said.await.ok(),
+            Asked::Nobody(reply) => Some(reply),
+            Asked::Busy => None,
+        }
+    }
+
+    /// The same for several requests, which are asked in order. One append that found it too busy is told so; None if all did.
+    pub(crate) async fn ask_several(
+        &self,
+        pool: PoolId,
+        to: SequencerId,
+        requests: Vec<SequencerRequest>,
+    ) -> Option<Vec<SequencerReply>> {
+        let asked = requests.into_iter().map(|request| {
+            let busy = busy(&request);
+            (busy, self.begin_ask(pool, to, request))
+        });
+        let asked: Vec<_> = asked.collect();
+        let mut replies = Vec::with_capacity(asked.len());
+        for (busy, asked) in asked {
+            let reply = match asked {
+                Asked::Waits(said) => said.await.ok(),
+                Asked::Nobody(reply) => Some(reply),
+                Asked::Busy => None,
+            };
+            replies.push(reply.or(busy)?);
+        }
+        Some(replies)
+    }
+
+    fn begin_ask(&self, pool: PoolId, to: SequencerId, request: SequencerRequest) -> Asked {
         let log = request.log;
         let front = match to == self.id {
             true => self.front(pool, log),
@@ -86,12 +136,11 @@ impl Sequencers {
         let Some(front) = front else {
             let term = Term::default();
             let answer = SequencerAnswer::NotSequencer { term };
-            return Some(SequencerReply { log, answer });
+            return Asked::Nobody(SequencerReply { log, answer });
         };
         let (reply, said) = oneshot::channel();
         let asked = front.events.try_send(SeatEvent::Request(request, reply));
-        asked.ok()?;
-        said.await.ok()
+        asked.map_or(Asked::Busy, |()| Asked::Waits(said))
     }
 
     fn front(&self, pool: PoolId, log: LogId) -> Option<SeatFront> {

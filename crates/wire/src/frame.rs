@@ -36,7 +36,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + (1 << 20);
 pub const FRAME_FORMAT: u8 = 1;
 
 /// The lowest version that this program speaks.
-pub const VERSION_MIN: u8 = 16;
+pub const VERSION_MIN: u8 = 17;
 /// The highest. What each brought:
 ///
 /// 1. The first.
@@ -64,7 +64,8 @@ pub const VERSION_MIN: u8 = 16;
 /// 15. Logs: requests to their sequencers. A pool of logs may be on disk, which older versions refuse when they read the directory's log.
 /// 16. Logs: appends with conditions, waits at the tail, cursors, what is kept, and sessions, in the log service's own encoding; sequencers that
 ///     are moved, or given a new term, while they serve.
-pub const VERSION_MAX: u8 = 16;
+/// 17. A request to sequencers of logs holds several, and so does its answer.
+pub const VERSION_MAX: u8 = 17;
 
 /// More frames of this message follow.
 pub const FLAG_MORE: u16 = 1;

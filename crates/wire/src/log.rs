@@ -5,7 +5,7 @@ use staves_model::{Incarnation, NodeId, PoolId};
 
 use crate::codec::wire_struct;
 
-/// A request to one life of a sequencer. Answered with what it says; from another life of the node, that it is none.
+/// Requests to the sequencers of one life of a node. Answered with what they say, in the same order; from another life of the node, that they are none.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogAsk {
     /// The log's pool.
@@ -14,14 +14,14 @@ pub struct LogAsk {
     pub node: NodeId,
     /// The node's life.
     pub incarnation: Incarnation,
-    /// The request.
+    /// The requests, one after the other.
     pub body: Bytes,
 }
 
 /// The answer to either request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogSaid {
-    /// The sequencer's reply; to an appointment the home's, with the log's record.
+    /// The sequencers' replies, one after the other; to an appointment the home's, with the log's record.
     pub body: Bytes,
 }
 

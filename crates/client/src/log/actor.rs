@@ -1,5 +1,7 @@
 //! The task of one client of one log: it drives the machines of appends and of reads.
 
+mod sending;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -7,16 +9,16 @@ use staves_log::{
     AppendCondition, AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects,
     AppenderEvent, LogReader, LogRecord, LogView, Position, ReadFailure, ReadLimits, ReadOp,
     ReadResult, ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest,
-    UnitId, UnitOp, UnitReply, UnitRequest,
+    UnitReply,
 };
 use staves_model::{PoolId, Time};
-use staves_wire::log::LogAsk;
-use staves_wire::{ErrorCode, Message};
+use staves_wire::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
-use super::calls::soon;
-use super::{appoint, calls};
-use crate::client::{Client, senseless};
+use self::sending::append_of;
+use super::appoint;
+use super::calls::{UnitBatches, soon};
+use crate::client::Client;
 use crate::error::ClientError;
 
 /// The clock of the machines, while anything is in flight.
@@ -25,6 +27,9 @@ const TICK: Duration = Duration::from_millis(2);
 const WAIT_TICK: Duration = Duration::from_millis(25);
 /// The pause between two looks for a newer term.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// Most events of one round, whose appends go out together.
+const ROUND_EVENTS_MAX: usize = 256;
 
 /// The sender of the result.
 type AnswerTo<T> = oneshot::Sender<Result<T, ClientError>>;
@@ -53,14 +58,26 @@ pub(super) enum Ask {
 
 /// An answer that came.
 enum Heard {
-    /// Of a unit; with the number of a read, or to an append.
-    Unit(Option<u64>, UnitReply),
-    Sequencer(Option<u64>, SequencerReply),
+    /// Of a unit to a read, by its number.
+    Unit(u64, UnitReply),
+    /// Of a sequencer to a read, by its number.
+    Read(u64, Vec<SequencerReply>),
+    /// Of a unit to appends.
+    Appended(Vec<UnitReply>),
+    /// Of a sequencer to appends.
+    Placed(Vec<SequencerReply>),
     View(Result<Box<LogView>, ClientError>),
     /// A unit had no room for an append.
     NoRoom(AppendId, ClientError),
     /// A request found nobody.
     Trouble(ClientError),
+}
+
+/// The first event of a round.
+enum RoundEvent {
+    Ask(Ask),
+    Heard(Heard),
+    Tick,
 }
 
 /// The state of the task.
@@ -69,6 +86,8 @@ pub(super) struct Actor {
     pool: PoolId,
     name: String,
     began: Instant,
+    /// The time of the round that is being made.
+    round: Time,
     appender: Appender,
     reader: LogReader,
     next: u64,
@@ -82,6 +101,9 @@ pub(super) struct Actor {
     wanted: bool,
     look_at: Instant,
     trouble: Option<ClientError>,
+    /// Requests of this round's appends.
+    to_units: UnitBatches<Option<AppendId>>,
+    to_sequencers: Vec<(SequencerId, SequencerRequest)>,
     heard: (mpsc::UnboundedSender<Heard>, mpsc::UnboundedReceiver<Heard>),
 }
 
@@ -106,6 +128,7 @@ impl Actor {
             pool,
             name,
             began: Instant::now(),
+            round: Time::ZERO,
             appender: Appender::new(rand::random(), view.clone(), appends),
             reader: LogReader::new(view, reads),
             next: 0,
@@ -116,6 +139,8 @@ impl Actor {
             wanted: true,
             look_at: Instant::now(),
             trouble: None,
+            to_units: UnitBatches::default(),
+            to_sequencers: Vec::new(),
             heard: mpsc::unbounded_channel(),
         }
     }
@@ -126,20 +151,42 @@ impl Actor {
             let busy = !self.appends.is_empty() || !self.reads.is_empty();
             let rests = self.appends.is_empty() && self.reads.len() == self.waits.len();
             let tick = if rests { WAIT_TICK } else { TICK };
-            tokio::select! {
+            let event = tokio::select! {
                 ask = asks.recv() => match ask {
-                    Some(ask) => self.begin(ask),
+                    Some(ask) => RoundEvent::Ask(ask),
                     None => return self.close(oneshot::channel().0),
                 },
-                Some(heard) = self.heard.1.recv() => self.hear(heard),
-                () = tokio::time::sleep(tick), if busy => self.tick(),
+                Some(heard) = self.heard.1.recv() => RoundEvent::Heard(heard),
+                () = tokio::time::sleep(tick), if busy => RoundEvent::Tick,
+            };
+            self.round = Time::ZERO + self.began.elapsed();
+            match event {
+                RoundEvent::Ask(ask) => self.begin(ask),
+                RoundEvent::Heard(heard) => self.hear(heard),
+                RoundEvent::Tick => self.tick(),
             }
+            self.take_what_waits(&mut asks);
+            self.send_appends();
             self.look();
         }
     }
 
+    /// What came meanwhile: its requests go out with those of this round.
+    fn take_what_waits(&mut self, asks: &mut mpsc::Receiver<Ask>) {
+        for _ in 0..ROUND_EVENTS_MAX {
+            if let Ok(heard) = self.heard.1.try_recv() {
+                self.hear(heard);
+            } else if let Ok(ask) = asks.try_recv() {
+                self.begin(ask);
+            } else {
+                break;
+            }
+        }
+    }
+
+    /// The time of this round: what begins in it goes out together.
     fn now(&self) -> Time {
-        Time::ZERO + self.began.elapsed()
+        self.round
     }
 
     fn begin(&mut self, ask: Ask) {
@@ -174,32 +221,35 @@ impl Actor {
         let asks: Vec<_> = out
             .sequencers
             .into_iter()
-            .map(|(to, request)| self.log_ask(to, &request))
+            .map(|(to, request)| self.log_ask(to, &[request]))
             .collect();
         tokio::spawn(async move {
             for ask in asks {
-                let _unheard = client.ask(ask.node, Message::LogAsk(ask), soon()).await;
+                let _unheard = client
+                    .ask(ask.node, staves_wire::Message::LogAsk(ask), soon())
+                    .await;
             }
             let _gone = done.send(Ok(()));
         });
     }
 
-    fn log_ask(&self, to: SequencerId, request: &SequencerRequest) -> LogAsk {
-        LogAsk {
-            pool: self.pool,
-            node: to.node,
-            incarnation: to.incarnation,
-            body: calls::encoded(|out| request.encode(out)),
-        }
-    }
-
     fn hear(&mut self, heard: Heard) {
         match heard {
-            Heard::Unit(None, reply) => self.step(AppenderEvent::Unit(reply)),
-            Heard::Unit(Some(read), reply) => self.step_reader(ReaderEvent::Unit(read, reply)),
-            Heard::Sequencer(None, reply) => self.step(AppenderEvent::Sequencer(reply)),
-            Heard::Sequencer(Some(read), reply) => {
-                self.step_reader(ReaderEvent::Sequencer(read, reply));
+            Heard::Unit(read, reply) => self.step_reader(ReaderEvent::Unit(read, reply)),
+            Heard::Read(read, replies) => {
+                for reply in replies {
+                    self.step_reader(ReaderEvent::Sequencer(read, reply));
+                }
+            }
+            Heard::Appended(replies) => {
+                for reply in replies {
+                    self.step(AppenderEvent::Unit(reply));
+                }
+            }
+            Heard::Placed(replies) => {
+                for reply in replies {
+                    self.step(AppenderEvent::Sequencer(reply));
+                }
             }
             Heard::NoRoom(id, error) => {
                 self.trouble = Some(error);
@@ -261,11 +311,9 @@ impl Actor {
         self.appender.step(self.now(), event, &mut out);
         self.wanted |= out.view_wanted;
         for (unit, request) in out.units {
-            self.ask_unit(None, unit, request);
+            self.to_units.push(unit, append_of(&request), request);
         }
-        for (sequencer, request) in out.sequencers {
-            self.ask_sequencer(None, sequencer, request);
-        }
+        self.to_sequencers.extend(out.sequencers);
         for (op, result) in out.done {
             let result = match result {
                 Ok(appended) => Ok(AppendOutcome::Done(appended)),
@@ -285,10 +333,11 @@ impl Actor {
         self.reader.step(self.now(), event, &mut out);
         self.wanted |= out.view_wanted;
         for (read, unit, request) in out.units {
-            self.ask_unit(Some(read), unit, request);
+            self.read_unit(read, unit, request);
         }
         for (read, sequencer, request) in out.sequencers {
-            self.ask_sequencer(Some(read), sequencer, request);
+            let ask = self.log_ask(sequencer, &[request]);
+            self.ask_sequencer(sequencer, ask, move |replies| Heard::Read(read, replies));
         }
         for (op, result) in out.done {
             let result = result.map_err(|error| self.read_error(error));
@@ -297,38 +346,6 @@ impl Actor {
                 let _gone = done.send(result);
             }
         }
-    }
-
-    fn ask_unit(&self, read: Option<u64>, unit: UnitId, request: UnitRequest) {
-        let (client, pool, heard) = (self.client.clone(), self.pool, self.heard.0.clone());
-        let append = append_of(&request);
-        tokio::spawn(async move {
-            let reply = calls::ask_unit(client.router(), pool, unit, request, soon()).await;
-            let _gone = heard.send(match (reply, append) {
-                (Ok(reply), _) => Heard::Unit(read, reply),
-                (Err(error), Some(id)) if error.code() == ErrorCode::OutOfMemory => {
-                    Heard::NoRoom(id, error)
-                }
-                (Err(error), _) => Heard::Trouble(error),
-            });
-        });
-    }
-
-    fn ask_sequencer(&self, read: Option<u64>, to: SequencerId, request: SequencerRequest) {
-        let (client, heard) = (self.client.clone(), self.heard.0.clone());
-        let ask = self.log_ask(to, &request);
-        tokio::spawn(async move {
-            let said = match client.ask(to.node, Message::LogAsk(ask), soon()).await {
-                Ok(Message::LogSaid(said)) => SequencerReply::decode(said.body)
-                    .map_err(|error| senseless("a request to a sequencer", &error.to_string())),
-                Ok(other) => Err(senseless("a request to a sequencer", other.opcode().word())),
-                Err(error) => Err(error),
-            };
-            let _gone = heard.send(match said {
-                Ok(reply) => Heard::Sequencer(read, reply),
-                Err(error) => Heard::Trouble(error),
-            });
-        });
     }
 
     /// Looks for a newer term, if one is wanted and none is looked for.
@@ -378,14 +395,5 @@ impl Actor {
             ReadFailure::Timeout => (ErrorCode::Deadline, self.because()),
         };
         ClientError::of(code, format!("log '{}': {error}{because}", self.name))
-    }
-}
-
-/// The append whose data a request brings.
-fn append_of(request: &UnitRequest) -> Option<AppendId> {
-    match &request.op {
-        UnitOp::Park(park) => Some(park.id),
-        UnitOp::Write { binding, .. } => binding.id,
-        _ => None,
     }
 }

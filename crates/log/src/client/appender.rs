@@ -156,6 +156,9 @@ pub struct Appender {
     pub(super) next_seq: u32,
     bytes: u64,
     pub(super) turn: usize,
+    /// The time at which the last turn began, and the bytes since.
+    pub(super) round_at: Time,
+    pub(super) round_bytes: usize,
     pub(super) view: LogView,
     pub(super) in_flight: BTreeMap<u32, InFlightAppend>,
     pub(super) prediction: TokenPrediction,
@@ -171,6 +174,8 @@ impl Appender {
             next_seq: 0,
             bytes: 0,
             turn: chance as usize,
+            round_at: Time::ZERO,
+            round_bytes: 0,
             view,
             in_flight: BTreeMap::new(),
             prediction: TokenPrediction::default(),

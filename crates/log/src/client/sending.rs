@@ -8,6 +8,8 @@ use crate::mutant::{LogMutant, planted};
 use crate::types::{AppendMode, Position};
 use crate::unit::LARGE_APPEND_BYTES;
 
+/// Appends of one time and of so many bytes go to one unit; more go on to the next, so that several write.
+const ROUND_BYTES_MAX: usize = 64 << 10;
 /// Retries wait for this many times the first wait at most.
 const BACKOFF_MAX: u32 = 8;
 
@@ -50,6 +52,7 @@ impl Appender {
     }
 
     /// The unit of the data: any of the term's in turn, or the one of the predicted position. It stays, unless retries find it silent.
+    /// Appends that begin at one time go to the same unit, so that they are one message, one binding and one write there.
     pub(super) fn choose_unit(&mut self, now: Time, seq: u32) {
         let units = self.view.projection.last();
         let Some(append) = self.in_flight.get_mut(&seq) else {
@@ -62,7 +65,13 @@ impl Appender {
         if kept && !silent || units.is_empty() {
             return;
         }
-        self.turn = self.turn.wrapping_add(1);
+        let moves_on = append.unit.is_some() || append.refused.any();
+        let again = moves_on || self.round_bytes >= ROUND_BYTES_MAX;
+        if again || now != self.round_at {
+            self.turn = self.turn.wrapping_add(1);
+            (self.round_at, self.round_bytes) = (now, 0);
+        }
+        self.round_bytes += append.records.bytes.len();
         let turn = self.turn % units.len();
         let in_turn = self.full.choose(now, units, turn, &append.refused);
         let (guess, unit) = match self.view.options.mode {

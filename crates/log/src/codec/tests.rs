@@ -311,3 +311,42 @@ proptest! {
         let _ = RecordReply::decode(Bytes::from(std::mem::take(&mut bytes)));
     }
 }
+
+#[test]
+fn a_message_to_a_sequencer_holds_so_many_requests_and_no_more() {
+    let request = |seq| SequencerRequest {
+        log: LogId(4),
+        op: SequencerOp::Seq {
+            id: id(seq),
+            count: 1,
+            tags: vec![u64::from(seq)],
+            unit: GroupId(3),
+            low: 0,
+            lost: None,
+            condition: None,
+        },
+    };
+    let encoded = |count: usize| {
+        let mut out = BytesMut::new();
+        (0..count as u32).for_each(|seq| request(seq).encode(&mut out));
+        out.freeze()
+    };
+    for count in [1, 2, ASK_REQUESTS_MAX] {
+        let all: Vec<_> = (0..count as u32).map(request).collect();
+        assert_eq!(SequencerRequest::decode_several(encoded(count)), Ok(all));
+    }
+    let error = SequencerRequest::decode_several(encoded(ASK_REQUESTS_MAX + 1));
+    let too_many = DecodeError::TooMany {
+        what: "requests to a sequencer",
+        len: ASK_REQUESTS_MAX + 1,
+        max: ASK_REQUESTS_MAX,
+    };
+    assert_eq!(error, Err(too_many));
+    assert!(
+        SequencerRequest::decode_several(Bytes::new()).is_err(),
+        "none"
+    );
+    let mut cut = encoded(3);
+    cut.truncate(cut.len() - 1);
+    assert!(SequencerRequest::decode_several(cut).is_err(), "cut off");
+}

@@ -138,6 +138,17 @@ pub enum UnitOp<D = Records> {
     Forget,
 }
 
+impl UnitOp {
+    /// Bytes of the records that it brings.
+    pub fn data_bytes(&self) -> usize {
+        match self {
+            UnitOp::Park(park) => park.data.bytes.len(),
+            UnitOp::Write { data, .. } => data.bytes.len(),
+            _ => 0,
+        }
+    }
+}
+
 impl<D> UnitRequest<D> {
     /// The same with other data: bytes are put in places on their way to the machine.
     pub fn map_data<E>(self, place: impl FnOnce(D) -> E) -> UnitRequest<E> {

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use staves_client::{Router, Transport, log_calls as calls};
+use staves_client::log_calls::{self as calls, UnitBatches};
+use staves_client::{Router, Transport};
 use staves_log::{
     LogRecord, RecordReply, RecordRequest, ReplyTo, Sequencer, SequencerEffects, SequencerEvent,
     SequencerId, SequencerLimits, SequencerReply, SequencerRequest, SequencerSeat, Term, UnitId,
-    UnitReply, UnitRequest,
+    UnitOp, UnitReply,
 };
 use staves_model::{PoolId, Time};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -23,7 +24,9 @@ const TICK: Duration = Duration::from_millis(2);
 const REST: Duration = Duration::from_millis(500);
 /// A machine that rested for so long is at rest.
 const RESTED: Duration = Duration::from_millis(50);
-/// Most requests to one unit under way: what finds no place is sent again by the machine.
+/// Most events of one round, whose requests go out together.
+const ROUND_EVENTS_MAX: usize = 256;
+/// Most batches to one unit under way: what finds no place is sent again by the machine.
 const CALLS_MAX: usize = 256;
 /// Most requests that wait for the machine's reply.
 const REPLIES_MAX: usize = 8192;
@@ -34,7 +37,8 @@ pub(super) enum SeatEvent {
     Request(SequencerRequest, oneshot::Sender<SequencerReply>),
     /// A term was committed.
     Lead(Box<LogRecord>),
-    Unit(UnitId, UnitReply),
+    /// What one unit said, in order.
+    Unit(UnitId, Vec<UnitReply>),
     Home(RecordReply),
 }
 
@@ -96,14 +100,19 @@ impl<T: Transport> SeatTask<T> {
 
     /// Runs until nobody holds its front any more.
     pub(super) async fn run(mut self, mut events: mpsc::Receiver<SeatEvent>) {
+        let mut round = Vec::with_capacity(ROUND_EVENTS_MAX);
         loop {
             let mut out = SequencerEffects::default();
             let pause = self.pause();
             tokio::select! {
-                event = events.recv() => match event {
-                    Some(event) => self.take(event, &mut out),
-                    None => return,
-                },
+                count = events.recv_many(&mut round, ROUND_EVENTS_MAX) => {
+                    if count == 0 {
+                        return;
+                    }
+                    for event in round.drain(..) {
+                        self.take(event, &mut out);
+                    }
+                }
                 () = tokio::time::sleep(pause) => {
                     let now = self.now();
                     self.seat.step(now, SequencerEvent::Tick, &mut out);
@@ -149,7 +158,12 @@ impl<T: Transport> SeatTask<T> {
                 let limits = SequencerLimits::default();
                 return self.seat.lead(now, *record, limits, out);
             }
-            SeatEvent::Unit(unit, reply) => SequencerEvent::Unit(unit, reply),
+            SeatEvent::Unit(unit, replies) => {
+                for reply in replies {
+                    self.seat.step(now, SequencerEvent::Unit(unit, reply), out);
+                }
+                return;
+            }
             SeatEvent::Home(reply) => SequencerEvent::Home(reply),
         };
         self.seat.step(now, event, out);
@@ -162,35 +176,54 @@ impl<T: Transport> SeatTask<T> {
                 let _gone = sender.send(reply);
             }
         }
+        // Bindings are answered once they are on all disks, and so apart from what is answered at once.
+        let mut bindings = UnitBatches::default();
         for (unit, request) in out.units {
-            self.ask_unit(unit, request);
+            let mut alone = UnitBatches::default();
+            let is_binding = matches!(request.op, UnitOp::Bind { .. });
+            let batches = if is_binding {
+                &mut bindings
+            } else {
+                &mut alone
+            };
+            batches.push(unit, (), request);
+            self.ask_units(alone);
         }
+        self.ask_units(bindings);
         for request in out.home {
             self.ask_home(request);
         }
     }
 
-    fn ask_unit(&mut self, unit: UnitId, request: UnitRequest) {
+    fn ask_units(&mut self, mut batches: UnitBatches<()>) {
         let Some(events) = self.events.upgrade() else {
             return;
         };
-        let calls = self.units.entry(unit);
-        let calls = calls.or_insert_with(|| Arc::new(Semaphore::new(CALLS_MAX)));
-        let Ok(permit) = calls.clone().try_acquire_owned() else {
-            return;
-        };
-        let (router, pool) = (self.router.clone(), self.pool);
-        tokio::spawn(async move {
-            let _permit: OwnedSemaphorePermit = permit;
-            let deadline = Instant::now() + CALL;
-            let reply = calls::ask_unit(&router, pool, unit, request, deadline).await;
-            match reply {
-                Ok(reply) => {
-                    let _ended = events.send(SeatEvent::Unit(unit, reply)).await;
+        for (unit, batch) in batches.take() {
+            let calls = self.units.entry(unit);
+            let calls = calls.or_insert_with(|| Arc::new(Semaphore::new(CALLS_MAX)));
+            let Ok(permit) = calls.clone().try_acquire_owned() else {
+                continue;
+            };
+            let (router, pool, events) = (self.router.clone(), self.pool, events.clone());
+            tokio::spawn(async move {
+                let _permit: OwnedSemaphorePermit = permit;
+                let deadline = Instant::now() + CALL;
+                let asked = calls::ask_batch(&router, pool, unit, batch, deadline).await;
+                let mut replies = Vec::with_capacity(asked.len());
+                for (_, reply) in asked {
+                    match reply {
+                        Ok(reply) => replies.push(reply),
+                        Err(error) => {
+                            tracing::debug!(%unit, %error, "a unit did not answer its sequencer");
+                        }
+                    }
                 }
-                Err(error) => tracing::debug!(%unit, %error, "a unit did not answer its sequencer"),
-            }
-        });
+                if !replies.is_empty() {
+                    let _ended = events.send(SeatEvent::Unit(unit, replies)).await;
+                }
+            });
+        }
     }
 
     fn ask_home(&self, request: RecordRequest) {

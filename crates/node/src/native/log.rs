@@ -13,12 +13,12 @@ use super::time_left;
 use crate::log::AppointDemand;
 use crate::running::Running;
 
-/// A request to a sequencer of this node.
+/// Requests to sequencers of this node.
 pub(super) fn ask(running: &Arc<Running>, ask: LogAsk, reply: Reply) {
-    let request = match SequencerRequest::decode(ask.body) {
-        Ok(request) => request,
+    let requests = match SequencerRequest::decode_several(ask.body) {
+        Ok(requests) => requests,
         Err(error) => {
-            let text = format!("the request to a log's sequencer does not decode: {error}");
+            let text = format!("the requests to a log's sequencer do not decode: {error}");
             return reply.error(ErrorCode::Malformed, text);
         }
     };
@@ -29,10 +29,10 @@ pub(super) fn ask(running: &Arc<Running>, ask: LogAsk, reply: Reply) {
     let logs = running.host.logs.clone();
     tokio::spawn(async move {
         let until = Instant::now() + time_left(&reply);
-        let said = logs.ask(ask.pool, to, request);
+        let said = logs.ask_several(ask.pool, to, requests);
         match tokio::time::timeout_at(until.into(), said).await {
             Ok(Some(said)) => {
-                let body = encoded(|out| said.encode(out));
+                let body = encoded(|out| said.iter().for_each(|said| said.encode(out)));
                 reply.send(&Message::LogSaid(LogSaid { body }));
             }
             Ok(None) => reply.error(

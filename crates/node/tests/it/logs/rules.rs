@@ -68,6 +68,42 @@ fn tail(cluster: &TestCluster, record: &LogRecord, at: usize, to: SequencerId) -
     SequencerReply::decode(body).expect("a reply").answer
 }
 
+/// Requests of one message are answered in their order, each by its own log's sequencer.
+#[test]
+fn a_message_to_sequencers_is_answered_request_by_request() {
+    let cluster = with_log();
+    let record = appointed(&cluster, 1, (false, 0));
+    let (at, to) = place(&cluster, &record);
+    let of = |log, op| SequencerRequest { log, op };
+    let nonce = |nonce| SequencerOp::OpenSession { nonce };
+    let log = record.view.log;
+    let other = staves_log::LogId(log.0 + 1);
+    let requests = [of(log, nonce(7)), of(other, nonce(8)), of(log, nonce(9))];
+    let mut body = BytesMut::new();
+    requests
+        .iter()
+        .for_each(|request| request.encode(&mut body));
+    let ask = LogAsk {
+        pool: pool(&cluster),
+        node: to.node,
+        incarnation: to.incarnation,
+        body: body.freeze(),
+    };
+    let body = call(&cluster.nodes[at], &Message::LogAsk(ask)).expect("an answer");
+    let replies = SequencerReply::decode_several(body).expect("replies");
+    let opened = |reply: &SequencerReply, wanted| {
+        reply.log == log
+            && matches!(reply.answer, SequencerAnswer::SessionOpened { nonce, .. } if nonce == wanted)
+    };
+    assert_eq!(replies.len(), 3);
+    assert!(
+        opened(&replies[0], 7) && opened(&replies[2], 9),
+        "{replies:?}"
+    );
+    let none = matches!(replies[1].answer, SequencerAnswer::NotSequencer { .. });
+    assert!(none && replies[1].log == other, "{replies:?}");
+}
+
 /// The node of a record's sequencer, by its place in the cluster.
 fn place(cluster: &TestCluster, record: &LogRecord) -> (usize, SequencerId) {
     let id = record.view.sequencer.expect("a sequencer");
