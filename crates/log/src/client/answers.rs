@@ -2,7 +2,8 @@
 
 use staves_model::Time;
 
-use super::appender::{AppendError, Appended, Appender, AppenderEffects};
+use super::append_error::AppendError;
+use super::appender::{Appended, Appender, AppenderEffects};
 use super::in_flight::WaitReason;
 use crate::message::{SequencerAnswer, TermStart, UnitAnswer};
 use crate::mutant::{LogMutant, planted};

@@ -2,8 +2,8 @@
 
 use staves_model::Time;
 
-use super::appender::AppendError;
-use super::room::RefusedUnits;
+use super::append_error::AppendError;
+use super::full_units::RefusedUnits;
 use crate::message::{AppendCondition, Records, TermStart};
 use crate::types::{Binding, Position, SessionId, UnitId};
 

@@ -2,7 +2,8 @@
 
 use staves_model::Time;
 
-use super::appender::{AppendError, Appender, AppenderEffects};
+use super::append_error::AppendError;
+use super::appender::{Appender, AppenderEffects};
 use crate::message::{SequencerOp, SequencerRequest};
 use crate::types::{AppendId, Low, SessionId};
 

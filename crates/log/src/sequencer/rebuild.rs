@@ -191,7 +191,6 @@ impl Sequencer {
                     cursor: (!older).then_some(SealCursor::START),
                 };
                 round.note_report(unit, report, floor);
-                self.unheard = 0;
                 // The floor of claims is known once all have reported.
                 if round.all_reported() {
                     self.call(now, out);
@@ -209,7 +208,6 @@ impl Sequencer {
                     return;
                 };
                 report.cursor = next;
-                self.unheard = 0;
                 round.take_items(unit, items, bounds);
                 if next.is_some() {
                     let round = round.clone_heads();
@@ -222,6 +220,7 @@ impl Sequencer {
     }
 
     fn open_when_complete(&mut self, now: Time, out: &mut SequencerEffects) {
+        self.unheard = 0;
         let positions = self.page_positions();
         let view = &self.record.view;
         let Phase::Sealing(round) = &mut self.phase else {
@@ -244,7 +243,6 @@ impl Sequencer {
             start = start.max(trim).max(pages);
         }
         let round = std::mem::take(round);
-        self.unheard = 0;
         self.phase = Phase::Opening(round, start);
         if planted(LogMutant::ActsBeforeOpen) {
             let mut record = self.record.clone();
