@@ -213,13 +213,13 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Asks for nodes to be drained. Who waits for the end of it demands that it ends while the faults last.
+    /// Asks for nodes to be drained, also where that costs copies. Who waits for the end of it demands that it ends while the faults last.
     fn drain(&mut self, who: &Who, waits: bool) -> anyhow::Result<()> {
         if !waits {
-            return self.command(who, &["drain"]);
+            return self.command(who, &["drain", "--force"]);
         }
         let limit = format!("{}s", DRAINING.as_secs());
-        if let Err(why) = self.command(who, &["drain", "--wait", &limit]) {
+        if let Err(why) = self.command(who, &["drain", "--force", "--wait", &limit]) {
             self.wrong(format!("not drained within {limit}: {why:#}"));
         }
         Ok(())

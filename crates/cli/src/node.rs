@@ -38,7 +38,7 @@ pub enum Node {
         /// Wait until it holds none, at most this long
         #[arg(long, value_name = "TIME")]
         wait: Option<Millis>,
-        /// Even if the nodes that are left cannot hold its buckets
+        /// Even if the nodes that are left cannot hold its buckets, or not all copies of them
         #[arg(long)]
         force: bool,
     },

@@ -13,18 +13,17 @@ mod map;
 mod positions;
 mod predict;
 mod rebuild;
+mod record;
 mod retention;
 mod seat;
 mod session;
 mod timers;
 
-use std::time::Duration;
-
 use staves_model::Time;
 
 use crate::message::{
-    Decision, RecordRefusal, RecordReply, RecordRequest, SequencerAnswer, SequencerOp,
-    SequencerReply, SequencerRequest, TermStart, UnitAnswer, UnitOp, UnitReply, UnitRequest,
+    Decision, RecordReply, RecordRequest, SequencerAnswer, SequencerOp, SequencerReply,
+    SequencerRequest, TermStart, UnitAnswer, UnitOp, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{LogId, LogRecord, Position, SequencerId, Term, UnitId};
@@ -34,9 +33,6 @@ use rebuild::SealRound;
 
 pub use limits::SequencerLimits;
 pub use seat::SequencerSeat;
-
-/// A look whether the log is still there is repeated after this time at the earliest.
-const VIEWED_AGAIN: Duration = Duration::from_millis(500);
 
 /// The input of a step.
 #[derive(Clone, Debug)]
@@ -82,8 +78,12 @@ pub struct Sequencer {
     term: Term,
     phase: Phase,
     called: Time,
-    /// The last look whether the log is still there.
+    /// Calls since the last answer that the phase has waited for.
+    unheard: u32,
+    /// The last look at the log's record.
     viewed: Time,
+    /// The record has changed since, perhaps.
+    view_due: bool,
     unclaimed: u64,
 }
 
@@ -106,7 +106,9 @@ impl Sequencer {
             term,
             phase: Phase::Sealing(round),
             called: now,
+            unheard: 0,
             viewed: now,
+            view_due: false,
             unclaimed: 0,
         };
         sequencer.call(now, out);
@@ -160,7 +162,7 @@ impl Sequencer {
             return false;
         };
         let page_waits = active.map.page_end().is_some_and(|end| end <= active.next);
-        active.open.is_empty() && active.queues.len() == 0 && !page_waits
+        active.open.is_empty() && active.queues.len() == 0 && !page_waits && !self.view_due
     }
 
     /// The term's record: its projection does not change.
@@ -247,7 +249,8 @@ impl Sequencer {
                 wait_ms,
             } => self.wait(now, to, (position, tag), wait_ms, out),
             SequencerOp::ReadRecord => {
-                self.view_record(now, out);
+                self.view_due = true;
+                self.view_if_due(now, out);
                 self.reply(to, SequencerAnswer::Noted, out);
             }
             SequencerOp::OpenSession { nonce } => self.open_session(to, nonce, out),
@@ -296,21 +299,6 @@ impl Sequencer {
         }
     }
 
-    /// A unit that was sealed knows nothing of the log: it was deleted, most likely, and the home says so.
-    fn look_for_log(&mut self, now: Time, out: &mut SequencerEffects) {
-        let is_active = matches!(self.phase, Phase::Active(_));
-        if is_active && now.since(self.viewed) >= VIEWED_AGAIN {
-            self.view_record(now, out);
-        }
-    }
-
-    fn view_record(&mut self, now: Time, out: &mut SequencerEffects) {
-        self.viewed = now;
-        out.home.push(RecordRequest::View {
-            name: self.record.name.clone(),
-        });
-    }
-
     fn decided(&mut self, now: Time, decision: Decision, out: &mut SequencerEffects) {
         if decision.term != self.term {
             return self.depose_below(decision.term, out);
@@ -320,36 +308,6 @@ impl Sequencer {
         self.answer_checks(out);
         self.answer_waits(out);
         self.drain_queues(now, out);
-    }
-
-    fn home_reply(&mut self, now: Time, reply: RecordReply, out: &mut SequencerEffects) {
-        let record = match reply {
-            RecordReply::Record(record) | RecordReply::Refused(RecordRefusal::Moved(record)) => {
-                *record
-            }
-            RecordReply::Deleted(_) | RecordReply::Refused(RecordRefusal::NotFound) => {
-                return self.depose_below(Term(u64::MAX), out);
-            }
-            RecordReply::Refused(_) | RecordReply::Names(_) => return,
-        };
-        if record.view.log != self.log() {
-            return self.depose_below(Term(u64::MAX), out);
-        }
-        let over = match self.is_active() {
-            true => record.view.term,
-            false => record.term(),
-        };
-        self.depose_below(over, out);
-        if record.view.term != self.term {
-            return;
-        }
-        if matches!(self.phase, Phase::Opening(..)) {
-            self.activate(now, record, out);
-        } else {
-            self.record.cursors = record.cursors;
-            self.record.retention = record.retention;
-            self.trim_recorded(record.view.trim, out);
-        }
     }
 
     /// A higher term is the end of this one.

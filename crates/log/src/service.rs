@@ -44,7 +44,7 @@ use crate::codec::BucketRequest;
 use crate::message::UnitOp;
 use crate::state::UnitState;
 use crate::store::{CheckpointParts, DATA_BYTES_MAX, PageDamage, UnitPages};
-use crate::types::UnitId;
+use crate::types::{PAGE_POSITIONS_MAX, UnitId};
 use crate::unit::{Unit, UnitLimits};
 
 pub use asks::AskQueue;
@@ -55,8 +55,8 @@ pub const LOG_SERVICE: ServiceId = ServiceId::LOG;
 /// Most bytes of the records of one append.
 pub const APPEND_BYTES_MAX: usize = DATA_BYTES_MAX;
 /// Most runs of a map page: their entry is made in one delta.
-pub const PAGE_RUNS_MAX: usize = 24 << 10;
-/// Most requests that wait for another one, or for the unit's clock.
+pub const PAGE_RUNS_MAX: usize = PAGE_POSITIONS_MAX as usize;
+/// Most requests that wait for others, or for the clock.
 const WAITING_MAX: usize = 8192;
 
 /// The machine of a unit that serves, or the state of a copy.
@@ -97,6 +97,10 @@ pub struct LogUnit {
     floor: Option<u64>,
     ticked: Time,
     asks: Arc<AskQueue>,
+    /// Until then no append waits for room: a short time ago no member had any.
+    short_until: Option<Time>,
+    /// The time of the last append.
+    appended: Time,
     /// Requests to sequencers that wait for a delta.
     asks_later: VecDeque<(u64, crate::unit::UnitAsk)>,
     stats: UnitStats,
@@ -153,6 +157,8 @@ impl LogUnit {
             floor: None,
             ticked: Time::ZERO,
             asks: asks.clone(),
+            short_until: None,
+            appended: Time::ZERO,
             asks_later: VecDeque::new(),
             stats: UnitStats::default(),
             #[cfg(test)]
@@ -195,18 +201,14 @@ impl LogUnit {
 
     fn refuse_all(&mut self, out: &mut BucketEffects) {
         let all = std::mem::take(&mut self.waiting).into_keys();
-        out.answers
-            .extend(all.map(|token| (token, Err(Refused::Interrupted))));
+        let all = all.map(|token| (token, Err(Refused::Interrupted)));
+        out.answers.extend(all);
     }
 }
 
 /// The answer where the bucket's pages are not a unit's.
 fn damaged(damage: &PageDamage) -> Answer {
     Answer::error(ErrorCode::Lost, damage.to_string())
-}
-
-fn lost() -> Answer {
-    Answer::error(ErrorCode::Lost, "the unit's group has lost its records")
 }
 
 impl Service for LogUnit {
@@ -280,7 +282,7 @@ impl Service for LogUnit {
             return Outcome::at_once(damaged(damage));
         }
         if context.member().is_lost() {
-            return Outcome::at_once(lost());
+            return Outcome::at_once(calls::lost());
         }
         if LogUnit::is_write(op)
             && let Some(again) = context.recall(header)
@@ -354,10 +356,10 @@ impl Service for LogUnit {
         self.expire(now, out);
     }
 
-    fn maintain(&mut self, context: &mut BucketContext, _now: Time) -> bool {
+    fn maintain(&mut self, context: &mut BucketContext, now: Time) -> bool {
         let is_well = self.damage.is_none() && !context.member().is_lost();
         // The unit's clock goes on while anything waits for it.
-        let has_more = is_well && self.tidy(context);
+        let has_more = is_well && self.tidy(context, now);
         has_more || matches!(&self.role, UnitRole::Serving(unit) if unit.has_timers())
     }
 

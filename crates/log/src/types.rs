@@ -31,8 +31,8 @@ pub const RECORD_BYTES_MAX: u32 = 16 << 20;
 pub const SEGMENTS_MAX: usize = 256;
 /// Most units of a segment.
 pub const SEGMENT_UNITS_MAX: usize = 1024;
-/// Most positions of a map page.
-pub const PAGE_POSITIONS_MAX: u32 = 65_536;
+/// Most positions of a map page: even if each is a run of its own, one delta takes the page.
+pub const PAGE_POSITIONS_MAX: u32 = 24 << 10;
 /// Most groups of a pool that can be the home of logs, as many as a log's number has room for.
 pub const HOMES_MAX: u32 = 1 << 24;
 

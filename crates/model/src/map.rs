@@ -401,6 +401,13 @@ impl ClusterMap {
         self.nodes.values().filter(|node| node.is_home())
     }
 
+    /// The nodes that may hold buckets of a pool: those that have its medium.
+    pub fn homes_of(&self, pool: &Pool) -> impl Iterator<Item = &Node> {
+        let on_disk = pool.medium == Medium::Disk;
+        self.homes()
+            .filter(move |node| !on_disk || node.disk_bytes > 0)
+    }
+
     /// The groups of a pool, in bucket order.
     pub fn groups_of(&self, pool: &Pool) -> impl Iterator<Item = &Group> {
         pool.groups.iter().filter_map(|id| self.groups.get(id))

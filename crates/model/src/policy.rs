@@ -17,7 +17,9 @@ mod stop;
 #[cfg(test)]
 mod testing;
 
-pub use drain::{DrainRefusal, DrainWait, drain_waits_for, may_drain, no_room_after_drain};
+pub use drain::{
+    DrainRefusal, DrainWait, FewerCopies, drain_waits_for, may_drain, no_room_after_drain,
+};
 pub use load::{LoadRefusal, MissingParity, RegionUsage};
 pub use memory::{FreeMemory, NoRoom, NodeUsage, Usage};
 pub use pools::{

@@ -144,7 +144,8 @@ impl Sequencers {
     }
 
     fn front(&self, pool: PoolId, log: LogId) -> Option<SeatFront> {
-        self.seats.lock().used(&(pool, log)).cloned()
+        let mut seats = self.seats.lock();
+        seats.used(&(pool, log)).filter(|f| f.is_alive()).cloned()
     }
 
     /// Begins the term that a log's record commits to this life of the node. None if it was begun before in a seat that has ended, or if there
@@ -209,13 +210,10 @@ impl Sequencers {
         served
     }
 
-    /// Some of the logs whose sequencers run here, with their names.
-    fn to_move(&self, most: usize) -> Vec<(LogKey, String)> {
-        let seats = self.seats.lock();
-        let runs = |front: &SeatFront| front.state.borrow().term > Term::default();
-        let all = seats.running().filter(|(_, front)| runs(front));
-        let all = all.map(|(key, front)| (*key, front.name.to_string()));
-        all.take(most).collect()
+    /// Some of the logs whose sequencers run here, with their names: those behind one, and then the others from the first on. So one that cannot be
+    /// moved keeps no other.
+    fn to_move(&self, behind: Option<LogKey>, most: usize) -> Vec<(LogKey, String)> {
+        self.seats.lock().in_turn(behind, most)
     }
 
     /// Ends the seat of a log whose sequencer is elsewhere.

@@ -527,7 +527,12 @@ fn a_drain_that_could_never_finish_needs_force() {
     let drain = |node: &str, more: &[&str]| at(&fake, &[&["node", "drain", node], more].concat());
     let is_draining = |id| fake.with(|state| state.map.nodes[&NodeId(id)].draining);
     assert_eq!(drain("2", &[]).code, Some(0));
-    assert_eq!(drain("3", &[]).code, Some(0));
+    let second = drain("3", &[]);
+    let told =
+        "node 2 (node-2) drains, too: 2 buckets of pool 'cache' (1+1) would stay with fewer copies";
+    assert!(needs_force(&second).contains(told), "{}", second.stderr);
+    assert!(!is_draining(3));
+    assert_eq!(drain("3", &["--force"]).code, Some(0));
     let last = drain("1", &[]);
     assert!(
         needs_force(&last).contains("no other node is up and not draining"),

@@ -373,7 +373,10 @@ impl Actor {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
             AppendError::NoRoom => ErrorCode::OutOfMemory,
-            AppendError::Timeout | AppendError::Full | AppendError::Expired => ErrorCode::Deadline,
+            AppendError::Timeout
+            | AppendError::Full
+            | AppendError::TooManyTags
+            | AppendError::Expired => ErrorCode::Deadline,
             AppendError::Exhausted
             | AppendError::Invalid
             | AppendError::ConditionFailed { .. }

@@ -2,13 +2,12 @@
 
 use staves_model::Time;
 
-use super::appender::{AppendError, Appended, Appender, AppenderEffects};
+use super::append_error::AppendError;
+use super::appender::{Appended, Appender, AppenderEffects};
+use super::in_flight::WaitReason;
 use crate::message::{SequencerAnswer, TermStart, UnitAnswer};
 use crate::mutant::{LogMutant, planted};
 use crate::types::{AppendId, Binding, Position, UnitId};
-
-/// An append is over after so many refusals for want of room.
-const NO_ROOM_MAX: u32 = 8;
 
 impl Appender {
     pub(super) fn unit_answer(&mut self, now: Time, answer: UnitAnswer, out: &mut AppenderEffects) {
@@ -18,8 +17,15 @@ impl Appender {
                 position,
                 count,
             } => self.acknowledged(now, id, position, count, out),
-            UnitAnswer::Lost { id, position } => self.token_lost(now, id, position, out),
-            UnitAnswer::Elsewhere { id, unit, .. } => self.follow_unit(now, id, unit, out),
+            UnitAnswer::Lost { id, position } => {
+                self.returned(id);
+                self.token_lost(now, id, position, out);
+            }
+            UnitAnswer::Elsewhere { id, unit, .. } => {
+                self.returned(id);
+                self.follow_unit(now, id, unit, out);
+            }
+            UnitAnswer::Busy { id: Some(id) } | UnitAnswer::Expired { id } => self.returned(id),
             UnitAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
             UnitAnswer::SessionOver { id } => self.session_over(now, id, out),
             UnitAnswer::ConditionFailed { id, tail } => {
@@ -41,14 +47,26 @@ impl Appender {
         out: &mut AppenderEffects,
     ) {
         match answer {
-            SequencerAnswer::Token { term, binding } => self.take_token(now, term, binding, out),
-            SequencerAnswer::Bound { id, unit, .. } => self.follow_unit(now, id, unit, out),
+            SequencerAnswer::Token { term, binding } => {
+                if let Some(id) = binding.id {
+                    self.note_wait(id, None);
+                }
+                self.take_token(now, term, binding, out);
+            }
+            SequencerAnswer::Bound { id, unit, .. } => {
+                self.note_wait(id, None);
+                self.follow_unit(now, id, unit, out);
+            }
             SequencerAnswer::Done {
                 id,
                 position,
                 count,
             } => self.acknowledged(now, id, position, count, out),
-            SequencerAnswer::Full { id } => self.note_full(id),
+            SequencerAnswer::Queued { id } | SequencerAnswer::Busy { id: Some(id) } => {
+                self.note_wait(id, None);
+            }
+            SequencerAnswer::Full { id } => self.note_wait(id, Some(WaitReason::Full)),
+            SequencerAnswer::TagsFull { id } => self.note_wait(id, Some(WaitReason::Tags)),
             SequencerAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
             SequencerAnswer::SessionOver { id } => self.session_over(now, id, out),
             SequencerAnswer::SessionOpened { nonce, session } => {
@@ -76,7 +94,9 @@ impl Appender {
         let Some(seq) = self.own(id) else {
             return;
         };
-        let guess = self.in_flight.get(&seq).and_then(|append| append.guess);
+        let append = self.in_flight.get(&seq);
+        let (guess, unit) = append.map_or((None, None), |append| (append.guess, append.unit));
+        self.full.has_room(unit);
         if let Some(guess) = guess {
             let units = self.view.projection.last().len();
             self.prediction.learn(guess, position, units);
@@ -89,28 +109,10 @@ impl Appender {
         self.finish(seq, Ok(appended), out);
     }
 
-    /// Another unit may have room, or this one a little later. One that finds none often is over, if its data is nowhere for certain.
-    pub(super) fn found_no_room(&mut self, now: Time, id: AppendId, out: &mut AppenderEffects) {
-        let Some(seq) = self.own(id) else {
-            return;
-        };
-        let soon = now + self.limits.retry / 4;
-        let Some(append) = self.in_flight.get_mut(&seq) else {
-            return;
-        };
-        append.refused += 1;
-        append.retry_at = append.retry_at.min(soon);
-        if !append.bound {
-            append.unit = None;
-        }
-        if append.is_nowhere() && append.refused >= NO_ROOM_MAX {
-            self.finish(seq, Err(AppendError::NoRoom), out);
-        }
-    }
-
-    fn note_full(&mut self, id: AppendId) {
+    /// The sequencer has taken up an append, or lets it wait for a reason.
+    fn note_wait(&mut self, id: AppendId, reason: Option<WaitReason>) {
         if let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) {
-            append.full = true;
+            append.waits = reason.map(|reason| (reason, append.tries));
         }
     }
 
@@ -120,11 +122,19 @@ impl Appender {
         }
     }
 
-    /// The append is bound at a unit: its data goes there, if it did not.
+    /// The append is bound at a unit: its data goes there, if it did not. One that had no room for it makes junk of the binding soon: then
+    /// another may have the data.
     fn follow_unit(&mut self, now: Time, id: AppendId, unit: UnitId, out: &mut AppenderEffects) {
+        let soon = now + self.limits.retry / 16;
         let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) else {
             return;
         };
+        if append.refused.has(unit) {
+            if append.is_nowhere() {
+                append.retry_at = append.retry_at.min(soon);
+            }
+            return;
+        }
         // The first answer only repeats the client's choice.
         append.bound = append.tries > 1 || append.unit != Some(unit);
         // A retry brings the data to the same unit again, which may have a new head that lacks it.
@@ -152,9 +162,14 @@ impl Appender {
         if term.term != self.view.term && !restamped {
             return self.stale(term.term, out);
         }
+        let soon = now + self.limits.retry / 4;
         let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
+        if append.shunned == Some(binding.position) {
+            append.retry_at = append.retry_at.min(soon);
+            return;
+        }
         let newer = append
             .token
             .as_ref()

@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use staves_model::Time;
 
+use super::append_error::AppendError;
+use super::full_units::FullUnits;
+use super::in_flight::InFlightAppend;
 use super::prediction::TokenPrediction;
 use super::session::ClientSession;
 use crate::message::{
-    AppendCondition, Records, SequencerReply, SequencerRequest, TermStart, UnitReply, UnitRequest,
+    AppendCondition, Records, SequencerReply, SequencerRequest, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
-    AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, LogView, Position, RECORD_BYTES_MAX,
-    SESSION_WINDOW, SequencerId, SessionId, TAGS_MAX, Term, UnitId,
+    AppendId, AppendMode, BATCH_RECORDS_MAX, LogView, Position, RECORD_BYTES_MAX, SESSION_WINDOW,
+    SequencerId, TAGS_MAX, Term, UnitId,
 };
 
 /// The bounds and times of a client's appends.
@@ -96,111 +99,6 @@ pub struct Appended {
     pub count: u32,
 }
 
-/// The reason why an append is over without a position.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum AppendError {
-    /// Too much is in flight. Nothing was sent.
-    #[error("too many appends or bytes are in flight: wait for some of them")]
-    Busy,
-    /// All numbers of appends are used. Nothing was sent.
-    #[error("this client has used all its numbers: open the log anew")]
-    Exhausted,
-    /// The append breaks a bound. Nothing was sent.
-    #[error(
-        "an append has 1 to 1024 records (1 unless the log binds) of at most 16 MiB, and at most 8 tags, each once"
-    )]
-    Invalid,
-    /// No answer came in time: it may be in the log.
-    #[error(
-        "no unit acknowledged the append in time: it may be in the log; see that its units and its sequencer are up"
-    )]
-    Timeout,
-    /// No unit that it was sent to had room for its data: it is not in the log.
-    #[error(
-        "no unit of the log had room for the append, which is not in the log: trim logs ('staves log trim'), delete some, or give their pool more ('staves pool set POOL --memory SIZE')"
-    )]
-    NoRoom,
-    /// The log had more than it keeps until the deadline, and a cursor that had not passed it: the append may be in the log.
-    #[error(
-        "the log is full: it keeps what its oldest cursor has not passed; move or delete that cursor, trim the log, or let it discard old records. The append may be in the log: read its end before it is appended again"
-    )]
-    Full,
-    /// Its condition does not hold, and never will: it is not in the log.
-    #[error("the condition of the append does not hold: the tail is {tail}")]
-    ConditionFailed {
-        /// The tail of the condition's stream, or of the log.
-        tail: Position,
-    },
-    /// A unit or sequencer refused it: it is not in the log.
-    #[error("the log refused the append as malformed or given up: open the log anew")]
-    Refused,
-    /// Its session ended while it was under way: it may be in the log.
-    #[error(
-        "the session of the append expired while it was under way, for the log has seen too many newer ones: it may be in the log; read the log's end before it is appended again"
-    )]
-    Expired,
-}
-
-/// An append in flight.
-#[derive(Clone, Debug)]
-pub(super) struct InFlightAppend {
-    pub op: u64,
-    /// The session that it was first sent in; none before that.
-    pub session: Option<SessionId>,
-    pub records: Records,
-    pub tags: Vec<u64>,
-    pub condition: Option<AppendCondition>,
-    /// The sequencer said last that the log is full.
-    pub full: bool,
-    /// The unit that its data goes to.
-    pub unit: Option<UnitId>,
-    /// The position that was predicted.
-    pub guess: Option<Position>,
-    /// Its token (corfu).
-    pub token: Option<(TermStart, Binding)>,
-    /// The sequencer named the unit: its data goes nowhere else.
-    pub bound: bool,
-    /// Messages that brought its data to units.
-    pub sent: u32,
-    /// Those of them that found no room.
-    pub refused: u32,
-    pub tries: u32,
-    pub retry_at: Time,
-    pub give_up_at: Time,
-}
-
-impl InFlightAppend {
-    /// True if every message with its data found no room: no unit has it.
-    pub fn is_nowhere(&self) -> bool {
-        self.sent > 0 && self.sent == self.refused
-    }
-
-    fn new(
-        op: u64,
-        records: Records,
-        tags: Vec<u64>,
-        condition: Option<AppendCondition>,
-    ) -> InFlightAppend {
-        InFlightAppend {
-            op,
-            session: None,
-            records,
-            tags,
-            condition,
-            full: false,
-            unit: None,
-            guess: None,
-            token: None,
-            bound: false,
-            sent: 0,
-            refused: 0,
-            tries: 0,
-            retry_at: Time::ZERO,
-            give_up_at: Time::ZERO,
-        }
-    }
-}
-
 /// The appends of one client to one log.
 #[derive(Debug)]
 pub struct Appender {
@@ -215,6 +113,7 @@ pub struct Appender {
     pub(super) view: LogView,
     pub(super) in_flight: BTreeMap<u32, InFlightAppend>,
     pub(super) prediction: TokenPrediction,
+    pub(super) full: FullUnits,
 }
 
 impl Appender {
@@ -231,6 +130,7 @@ impl Appender {
             view,
             in_flight: BTreeMap::new(),
             prediction: TokenPrediction::default(),
+            full: FullUnits::default(),
         }
     }
 
@@ -320,11 +220,8 @@ impl Appender {
         let over = |append: &InFlightAppend| now >= append.give_up_at;
         let late: Vec<u32> = self.seqs(over);
         for seq in late {
-            let error = match self.in_flight.get(&seq) {
-                Some(append) if append.is_nowhere() => AppendError::NoRoom,
-                Some(append) if append.full => AppendError::Full,
-                _ => AppendError::Timeout,
-            };
+            let append = self.in_flight.get(&seq);
+            let error = append.map_or(AppendError::Timeout, InFlightAppend::late);
             self.finish(seq, Err(error), out);
         }
         self.ask_session(now, out);
@@ -345,9 +242,11 @@ impl Appender {
             return;
         }
         self.view = view;
+        self.full = FullUnits::default();
         self.ask_session_anew(now, out);
         for append in self.in_flight.values_mut() {
             append.bound = false;
+            append.refused.begin_anew();
             match (&mut append.token, planted(LogMutant::TokenRestamped)) {
                 (Some((term, _)), true) => term.term = self.view.term,
                 (token, _) => *token = None,

@@ -38,11 +38,13 @@ impl Appender {
             (AppendMode::Corfu, None) => self.send_request(now, seq, None, out),
             (AppendMode::Bind | AppendMode::Predict, _) => {
                 self.choose_unit(now, seq);
+                let data_first = self.brings_data_first(now, seq);
                 self.send_data(now, seq, out);
                 // Large data comes later than its request would: the unit asks, once it has it.
                 let large = |bytes: usize| bytes as u64 > LARGE_APPEND_BYTES;
                 let append = self.in_flight.get(&seq);
-                if tries > 1 || append.is_some_and(|a| !large(a.records.bytes.len())) {
+                let is_small = append.is_some_and(|a| !large(a.records.bytes.len()));
+                if !data_first && (tries > 1 || is_small) {
                     self.send_request(now, seq, None, out);
                 }
             }
@@ -51,7 +53,7 @@ impl Appender {
 
     /// The unit of the data: any of the term's in turn, or the one of the predicted position. It stays, unless retries find it silent.
     /// Appends that begin at one time go to the same unit, so that they are one message, one binding and one write there.
-    fn choose_unit(&mut self, now: Time, seq: u32) {
+    pub(super) fn choose_unit(&mut self, now: Time, seq: u32) {
         let units = self.view.projection.last();
         let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
@@ -63,18 +65,23 @@ impl Appender {
         if kept && !silent || units.is_empty() {
             return;
         }
-        let again = append.unit.is_some() || self.round_bytes >= ROUND_BYTES_MAX;
+        let moves_on = append.unit.is_some() || append.refused.any();
+        let again = moves_on || self.round_bytes >= ROUND_BYTES_MAX;
         if again || now != self.round_at {
             self.turn = self.turn.wrapping_add(1);
             (self.round_at, self.round_bytes) = (now, 0);
         }
         self.round_bytes += append.records.bytes.len();
-        let in_turn = units[self.turn % units.len()];
+        let turn = self.turn % units.len();
+        let in_turn = self.full.choose(now, units, turn, &append.refused);
         let (guess, unit) = match self.view.options.mode {
-            AppendMode::Predict if !silent => {
+            AppendMode::Predict if !silent && !append.refused.any() => {
                 let guess = self.prediction.guess(now, self.view.start);
                 let unit = self.view.projection.owner(guess);
-                (Some(guess), unit.unwrap_or(in_turn))
+                match unit.filter(|unit| !self.full.is_full(now, *unit)) {
+                    Some(unit) => (Some(guess), unit),
+                    None => (None, in_turn),
+                }
             }
             _ => (None, in_turn),
         };

@@ -2,7 +2,8 @@
 
 use staves_model::Time;
 
-use super::appender::{AppendError, Appender, AppenderEffects};
+use super::append_error::AppendError;
+use super::appender::{Appender, AppenderEffects};
 use crate::message::{SequencerOp, SequencerRequest};
 use crate::types::{AppendId, Low, SessionId};
 
@@ -148,7 +149,7 @@ impl Appender {
         let Some(session) = session.filter(|session| Some(*session) != current) else {
             return;
         };
-        let used = |append: &super::appender::InFlightAppend| append.session == Some(session);
+        let used = |append: &super::in_flight::InFlightAppend| append.session == Some(session);
         if !self.in_flight.values().any(used) {
             self.send_sequencer(SequencerOp::EndSession { session }, out);
         }

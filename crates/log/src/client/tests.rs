@@ -1,5 +1,6 @@
 //! A client by itself: the requests that it sends, its bounds and its deadlines.
 
+mod room;
 mod rounds;
 
 use std::time::Duration;
@@ -205,41 +206,6 @@ fn appends_are_bounded_and_given_up_below_the_mark() {
     // Both of a late answer's appends are gone.
     test.unit(UnitAnswer::Abandoned { id: id(0) });
     assert_eq!(test.out.done.len(), 4);
-}
-
-/// Regression: an append that found no room was sent again until its deadline, and said to be perhaps in the log.
-#[test]
-fn an_append_that_finds_no_room_anywhere_is_over_and_one_that_may_be_somewhere_is_not() {
-    for lost in [0, 1] {
-        let mut test = TestAppender::new(AppendMode::Bind);
-        test.append(1, 100);
-        let (mut refused, mut tried) = (0, Vec::new());
-        while test.out.done.is_empty() && refused < 100 {
-            let (units, _) = test.sent();
-            for unit in units {
-                tried.push(unit);
-                // One that was not answered may have taken the data.
-                if tried.len() > lost {
-                    refused += 1;
-                    test.step(AppenderEvent::NoRoom(id(0)));
-                }
-            }
-            test.wait(200);
-        }
-        let (error, most) = match lost {
-            0 => (AppendError::NoRoom, 8),
-            _ => (AppendError::Timeout, 100),
-        };
-        assert_eq!(test.out.done, [(1, Err(error))], "{tried:?}");
-        assert!(refused <= most, "{refused}");
-        if lost == 0 {
-            let other = tried.windows(2).all(|two| two[0] != two[1]);
-            assert!(other, "no unit is asked twice in a row: {tried:?}");
-        }
-        tried.sort_unstable();
-        tried.dedup();
-        assert_eq!(tried, [1, 2, 3], "each unit has its turn");
-    }
 }
 
 #[test]

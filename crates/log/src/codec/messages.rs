@@ -94,6 +94,7 @@ enums! {
         14 => Full { id },
         15 => SessionOpened { nonce, session },
         16 => SessionOver { id },
+        17 => TagsFull { id },
     }
     PositionWord as "a sequencer's word on a position" {
         0 => Tail,

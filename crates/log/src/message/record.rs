@@ -132,14 +132,16 @@ pub enum RecordRefusal {
     Moved(Box<LogRecord>),
     /// The name or an option is out of bounds.
     #[error(
-        "a log's name has 1 to 255 bytes and no control characters, a map page 1 to 65,536 positions, and a reader's wait is no longer than the other"
+        "a log's name has 1 to 255 bytes and no control characters, a map page 1 to 24,576 positions, and a reader's wait is no longer than the other"
     )]
     Invalid,
     /// The projection would have no unit, or too many.
     #[error("a log needs a unit, and has at most 1024 in a segment and 256 segments")]
     Units,
-    /// The home has no room for another log.
-    #[error("this home has as many logs as it can have: delete one, or add groups to the pool")]
+    /// The pool, or the log's home, has as many logs as it can have.
+    #[error(
+        "the pool has as many logs as it can have (65,536 in use): delete some, or create another pool for more ('staves pool create NAME --kind log')"
+    )]
     Full,
     /// The cursor is elsewhere: its position, none if there is no such cursor.
     #[error("the cursor was moved meanwhile: read it anew")]

@@ -189,6 +189,11 @@ pub enum SequencerAnswer {
         /// The append.
         id: AppendId,
     },
+    /// The log remembers as many tags as it can, and the append brings others: it was not bound now.
+    TagsFull {
+        /// The append.
+        id: AppendId,
+    },
     /// There is something to read, or the wait took too long. Nothing is promised.
     Grown {
         /// All below is decided.

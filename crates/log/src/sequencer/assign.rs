@@ -144,6 +144,9 @@ impl Sequencer {
         if self.is_full(now) {
             return SequencerAnswer::Full { id };
         }
+        if !self.has_tags_for(&seq) {
+            return SequencerAnswer::TagsFull { id };
+        }
         if !self.has_room() {
             return SequencerAnswer::Busy { id: Some(id) };
         }
@@ -175,8 +178,17 @@ impl Sequencer {
             return false;
         };
         active.open.len() < self.limits.window
-            && active.tags.len() < self.limits.tags_max
             && active.map.pages_to(active.next) < self.limits.unwritten_pages_max
+    }
+
+    /// True if the tags of an append that are new keep within the bound.
+    pub(super) fn has_tags_for(&self, seq: &SeqRequest) -> bool {
+        let Phase::Active(active) = &self.phase else {
+            return false;
+        };
+        let new = |tag: &&u64| !active.tags.contains_key(tag);
+        let new = seq.tags.iter().filter(new).count();
+        new == 0 || active.tags.len() + new <= self.limits.tags_max
     }
 
     /// Gives the next position to an append, and sends the binding. None if there is no unit.

@@ -34,6 +34,10 @@ pub struct SequencerLimits {
     pub resend_token: Duration,
     /// Seals, pages, trims and the opening of the term are sent again after this time.
     pub call_again: Duration,
+    /// Seals and the opening of the term that nobody answers are sent again after twice the time before, and this time at most.
+    pub call_again_max: Duration,
+    /// The log's record is read again after this time at the earliest, however often it is said to have changed.
+    pub view_again: Duration,
     /// The log's record is read in this rhythm while it has rules for what is kept, and trims that they ask for are sent in a tenth of it.
     pub record_every: Duration,
     /// The decided prefix is sent to units in this rhythm.
@@ -65,6 +69,8 @@ impl Default for SequencerLimits {
             resend: Duration::from_millis(10),
             resend_token: Duration::from_millis(200),
             call_again: Duration::from_millis(20),
+            call_again_max: Duration::from_millis(500),
+            view_again: Duration::from_millis(50),
             record_every: Duration::from_secs(10),
             prefix_every: Duration::from_millis(5),
         }

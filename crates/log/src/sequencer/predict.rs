@@ -91,6 +91,10 @@ impl Sequencer {
             if active.refused(&seq).is_some() && !planted(LogMutant::ConditionNotAtTurn) {
                 continue;
             }
+            // The same of its tags.
+            if !self.has_tags_for(&seq) {
+                continue;
+            }
             self.assign(now, seq, out);
         }
     }

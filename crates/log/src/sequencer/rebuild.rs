@@ -220,6 +220,7 @@ impl Sequencer {
     }
 
     fn open_when_complete(&mut self, now: Time, out: &mut SequencerEffects) {
+        self.unheard = 0;
         let positions = self.page_positions();
         let view = &self.record.view;
         let Phase::Sealing(round) = &mut self.phase else {

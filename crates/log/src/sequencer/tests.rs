@@ -1,5 +1,6 @@
 //! A sequencer by itself: a term's way to its opening, the wait queues, and what is sent again.
 
+mod bounds;
 mod sessions;
 
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use staves_model::{GroupId, Incarnation, NodeId};
 
 use super::*;
-use crate::message::SealedItem;
+use crate::message::{RecordRefusal, SealedItem};
 use crate::types::*;
 
 const ME: SequencerId = SequencerId {

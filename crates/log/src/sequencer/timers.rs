@@ -8,14 +8,20 @@ use crate::message::{SequencerAnswer, UnitOp};
 use crate::mutant::{LogMutant, planted};
 use crate::types::{AppendMode, PageEntry, PageRun, Position};
 
+/// The time after which a call is repeated doubles so often at most.
+const CALL_DOUBLINGS_MAX: u32 = 16;
+
 impl Sequencer {
     pub(super) fn tick(&mut self, now: Time, out: &mut SequencerEffects) {
         if !self.is_active() {
-            if now.since(self.called) >= self.limits.call_again {
+            let doubled = self.limits.call_again * (1 << self.unheard.min(CALL_DOUBLINGS_MAX));
+            if now.since(self.called) >= doubled.min(self.limits.call_again_max) {
+                self.unheard += 1;
                 self.call(now, out);
             }
             return;
         }
+        self.view_if_due(now, out);
         self.resend_bindings(now, out);
         self.skip_for_oldest(now, out);
         self.write_page(now, out);

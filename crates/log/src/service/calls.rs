@@ -1,8 +1,8 @@
 //! The operations of a unit's bucket and their answers, as bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use staves_wire::DecodeError;
 use staves_wire::service::{Answer, Body};
+use staves_wire::{DecodeError, ErrorCode};
 
 use crate::codec::BucketRequest;
 use crate::message::{
@@ -171,4 +171,9 @@ pub(super) fn record_answer(reply: &RecordReply) -> Answer {
     let mut value = BytesMut::new();
     reply.encode(&mut value);
     Answer::Value(value.freeze())
+}
+
+/// The answer where the unit's group has lost its pages.
+pub(super) fn lost() -> Answer {
+    Answer::error(ErrorCode::Lost, "the unit's group has lost its records")
 }

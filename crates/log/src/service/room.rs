@@ -1,5 +1,7 @@
 //! Room for what the machine makes: reserved before it makes it; and given back.
 
+use std::time::Duration;
+
 use staves_model::{PAGE_BYTES, Time};
 use staves_service::{BucketContext, BucketEffects, Growth, Outcome};
 use staves_store::EXTENT_BYTES;
@@ -18,8 +20,12 @@ use crate::store::{
 pub(super) const RESERVED_EXTENTS: u32 = 2;
 /// Bytes of frames that one step of the machine makes at most, beside those of held data.
 const STEP_FRAMES_BYTES: u64 = 64 << 10;
+/// After a refusal for want of memory, appends that need more are refused at once for so long, rather than kept until it is refused again.
+const SHORT_FOR: Duration = Duration::from_secs(10);
 /// Most extents that are requested beyond those needed now.
 const AHEAD_MAX: u32 = 16;
+/// The time after an append for which a unit keeps what it has reserved for others.
+const BUSY_FOR: Duration = Duration::from_secs(2);
 /// Most spare segments that one delta makes.
 const SPARES_AT_ONCE: u32 = 64;
 /// Most checkpoints of one tick.
@@ -173,7 +179,8 @@ impl LogUnit {
         if need > self.reserved_max.get() {
             return Growth::Refused;
         }
-        context.grow(now, need, with_ahead(need), with_ahead(need))
+        // No more than is needed: were more refused, this would be requested next, and whoever waits have given up by then.
+        context.grow(now, need, need, with_ahead(need))
     }
 
     /// Sees to it that an operation finds room for all that it can make.
@@ -198,10 +205,22 @@ impl LogUnit {
         if room == RoomFor::Little && self.reserved(context) >= need {
             return Ok(());
         }
+        let brings_data = matches!(room, RoomFor::Data(_) | RoomFor::Part(_));
+        if brings_data {
+            self.appended = now;
+        }
+        let is_short = self.short_until.is_some_and(|until| now < until);
         match self.grow(context, now, need) {
-            Growth::Granted => Ok(()),
-            Growth::Pending => Err(Outcome::Blocked { starved: true }),
-            Growth::Refused => self.room_by_cleaning(context, room),
+            Growth::Granted => {
+                self.short_until = None;
+                Ok(())
+            }
+            Growth::Pending if !brings_data || !is_short => Err(Outcome::Blocked { starved: true }),
+            Growth::Pending => self.room_by_cleaning(context, room),
+            Growth::Refused => {
+                self.short_until = Some(now + SHORT_FOR);
+                self.room_by_cleaning(context, room)
+            }
         }
     }
 
@@ -247,7 +266,7 @@ impl LogUnit {
     }
 
     /// A bounded part of what there is to tidy up. True if there is more, now or later.
-    pub(super) fn tidy(&mut self, context: &mut BucketContext) -> bool {
+    pub(super) fn tidy(&mut self, context: &mut BucketContext, now: Time) -> bool {
         let bytes = EXTENT_BYTES + EXTENT_BYTES / 4;
         if context.admit(16, bytes, 0).is_err() {
             return true;
@@ -260,8 +279,8 @@ impl LogUnit {
         let freed = self.free(context);
         let cleaned = self.pages.log.is_untidy() && self.clean(context, Need::Some);
         let kept = self.keep_spares(context);
-        self.give_back(context);
-        kept || freed || cleaned || self.parts.is_some() || self.pages.ledger.has_due()
+        let gives = self.give_back(context, now);
+        gives || kept || freed || cleaned || self.parts.is_some() || self.pages.ledger.has_due()
     }
 
     /// One checkpoint that is due, or the next part of one. False if none was made.
@@ -352,12 +371,17 @@ impl LogUnit {
         true
     }
 
-    /// Extents that are reserved and not needed go back to the pool.
-    fn give_back(&mut self, context: &mut BucketContext) {
+    /// Extents that are reserved and not needed go back to the pool. While appends come, only where there are many: the next ones would take them
+    /// again. True if some are left to give back.
+    fn give_back(&mut self, context: &mut BucketContext, now: Time) -> bool {
         let keep = with_ahead(self.needed(context, RoomFor::Data(0)));
+        let is_busy = now.since(self.appended) < BUSY_FOR;
+        let slack = if is_busy { AHEAD_MAX } else { 0 };
         let member = context.member();
-        if member.stable() == member.last() && member.wanted_extents() > keep + AHEAD_MAX {
+        let wanted = member.wanted_extents();
+        if member.stable() == member.last() && wanted > keep + slack {
             context.want(keep);
         }
+        context.member().wanted_extents() > keep
     }
 }

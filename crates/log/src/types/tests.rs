@@ -28,3 +28,14 @@ fn a_number_has_its_home_and_its_count_and_no_more() {
     assert_eq!(LogId::new(GroupId(HOMES_MAX), 0), None);
     assert_eq!(LogId::new(GroupId(0), 1 << 40), None);
 }
+
+/// Regression: a map page of as many positions as options allowed could have more runs than a unit takes, and its log stood still.
+#[test]
+fn a_map_page_has_no_more_positions_than_a_unit_takes_runs() {
+    let of = |page_positions| LogOptions {
+        page_positions,
+        ..LogOptions::default()
+    };
+    let most = crate::service::PAGE_RUNS_MAX as u32;
+    assert!(of(most).is_valid() && !of(most + 1).is_valid());
+}

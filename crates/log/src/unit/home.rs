@@ -125,6 +125,11 @@ impl Unit {
         }
     }
 
+    /// True if the units have as many logs as they take: each log that is in use has a share at every unit of its pool, and so at this one.
+    fn has_all_logs(&self) -> bool {
+        self.state.shares().len() >= self.limits.logs_max
+    }
+
     fn create(&self, name: String, options: LogOptions) -> Result<RecordStep, RecordRefusal> {
         if !is_name(&name) || !options.is_valid() {
             return Err(RecordRefusal::Invalid);
@@ -132,7 +137,7 @@ impl Unit {
         if self.find(&name).is_ok() {
             return Err(RecordRefusal::Exists);
         }
-        let full = self.state.records().len() >= self.limits.records_max;
+        let full = self.state.records().len() >= self.limits.records_max || self.has_all_logs();
         let next = self.state.next_log().filter(|_| !full);
         let log = next.ok_or(RecordRefusal::Full)?;
         let entry = Entry::Create {
@@ -161,6 +166,10 @@ impl Unit {
         }
         if record.term() != from {
             return Err(moved(record));
+        }
+        // Its units would not take the term, and nobody learn why.
+        if self.state.share(log).is_none() && self.has_all_logs() {
+            return Err(RecordRefusal::Full);
         }
         let grown = record.view.projection.grown(Position::MAX, &added);
         let too_many =

@@ -7,6 +7,7 @@ use super::{ReplyTo, Unit, UnitEffects};
 use crate::entry::Entry;
 use crate::message::{SlotAnswer, TermStart, UnitAnswer};
 use crate::mutant::{LogMutant, planted};
+use crate::share::LogShare;
 use crate::slots::Slot;
 use crate::types::{AppendMode, Binding, DataPlace, LogId, Position, Term};
 
@@ -16,6 +17,15 @@ pub(super) struct AskedSlot {
     pub position: Position,
     pub term: Term,
     pub start: Position,
+}
+
+impl LogShare {
+    /// True if nothing comes to a position any more: it has its content, or lies below the trim, or (predict, corfu) below the term's start.
+    fn has_decided(&self, position: Position) -> bool {
+        let below = self.options.mode != AppendMode::Bind
+            && self.start.is_some_and(|start| position < start);
+        below || self.content(position).is_some()
+    }
 }
 
 impl Unit {
@@ -128,8 +138,19 @@ impl Unit {
         out: &mut UnitEffects,
     ) {
         let share = self.state.share(log);
-        let slot = share.and_then(|share| share.slots.get(position));
-        let after = match slot {
+        let is_decided = share.is_some_and(|share| share.has_decided(position));
+        if !is_decided {
+            // A record that comes there later would stay, and whoever gave it up would take it to be gone.
+            let slot = SlotAnswer::Unwritten;
+            let stale = None;
+            let answer = UnitAnswer::Slot {
+                position,
+                slot,
+                stale,
+            };
+            return self.reply(to, log, 0, answer, out);
+        }
+        let after = match share.and_then(|share| share.slots.get(position)) {
             Some(Slot::Data(_)) => {
                 let entry = Entry::Punch { log, position };
                 self.make(log, entry, position, out)

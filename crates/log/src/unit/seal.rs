@@ -10,7 +10,7 @@ use crate::share::LogShare;
 use crate::state::FORGOTTEN_MAX;
 use crate::types::{DataPlace, LogId, LogOptions, PageRun, Position, SessionId, Term};
 
-/// Most runs of a map page: one a position at the worst.
+/// Most runs of a map page: one for each position at the worst.
 const PAGE_RUNS_MAX: usize = crate::types::PAGE_POSITIONS_MAX as usize;
 
 impl Unit {

@@ -104,7 +104,9 @@ impl Unit {
             }
             SequencerAnswer::Abandoned { id } => (id, UnitAnswer::Abandoned { id }),
             // The client sends its data again.
-            SequencerAnswer::Full { id } => (id, UnitAnswer::Busy { id: Some(id) }),
+            SequencerAnswer::Full { id } | SequencerAnswer::TagsFull { id } => {
+                (id, UnitAnswer::Busy { id: Some(id) })
+            }
             SequencerAnswer::ConditionFailed { id, tail } => {
                 (id, UnitAnswer::ConditionFailed { id, tail })
             }

@@ -4,6 +4,10 @@ use std::fmt;
 
 use thiserror::Error;
 
+mod copies;
+
+pub use copies::FewerCopies;
+
 use super::memory::{FreeMemory, NoRoom, Usage};
 use crate::ids::NodeId;
 use crate::map::{ClusterMap, Group, Medium, Node, NodeState, Pool};
@@ -19,7 +23,9 @@ pub struct DrainWait {
     pub pool: String,
     /// That pool's scheme.
     pub scheme: Scheme,
-    /// Nodes that may hold buckets; each has a part in the group already.
+    /// The medium of that pool.
+    pub medium: Medium,
+    /// Nodes that may hold buckets of the pool; each has a part in the group already.
     pub homes: usize,
 }
 
@@ -30,21 +36,34 @@ pub fn drain_waits_for(map: &ClusterMap, node: NodeId) -> Option<DrainWait> {
     if !drained.draining || drained.state == NodeState::Down {
         return None;
     }
-    let homes: Vec<NodeId> = map.homes().map(|home| home.id).collect();
     // With m = 1 a group may do with fewer copies while it has any home at all. With m > 1 the joiner stands beside
     // the member that goes, so it must be a node without a part in the group.
-    let stays = |group: &&Group| {
-        let every_home_has_it = homes.iter().all(|home| group.lists(*home));
-        group.lists(node) && every_home_has_it && (group.m > 1 || homes.is_empty())
+    let stays = |pool: &Pool, group: &Group| {
+        let every_home_has_it = || map.homes_of(pool).all(|home| group.lists(home.id));
+        let alone = || map.homes_of(pool).next().is_none();
+        group.lists(node) && every_home_has_it() && (group.m > 1 || alone())
     };
-    let stuck: Vec<&Group> = map.groups.values().filter(stays).collect();
-    let pool = map.pools.get(&stuck.first()?.pool)?;
+    let stuck = map.pools.values().flat_map(|pool| {
+        let stuck = map.groups_of(pool).filter(move |group| stays(pool, group));
+        stuck.map(move |_| pool)
+    });
+    let stuck: Vec<&Pool> = stuck.collect();
+    let pool = stuck.first()?;
     Some(DrainWait {
         buckets: stuck.len(),
         pool: pool.name.clone(),
         scheme: pool.scheme,
-        homes: homes.len(),
+        medium: pool.medium,
+        homes: map.homes_of(pool).count(),
     })
+}
+
+/// The words behind "node" where only one that has the medium will do.
+fn with_medium(medium: Medium) -> &'static str {
+    match medium {
+        Medium::Ram => "",
+        Medium::Disk => " with a disk",
+    }
 }
 
 impl fmt::Display for DrainWait {
@@ -53,11 +72,12 @@ impl fmt::Display for DrainWait {
             1 => "1 bucket has".to_owned(),
             n => format!("{n} buckets have"),
         };
+        let with = with_medium(self.medium);
         let homes = match self.homes {
             0 => {
                 return write!(
                     f,
-                    "no other node is up and not draining, so {buckets} nowhere to go: start or resume one"
+                    "no other node{with} is up and not draining, so {buckets} nowhere to go: start or resume one"
                 );
             }
             1 => "the 1 other that is up and not draining is in the group".to_owned(),
@@ -66,7 +86,7 @@ impl fmt::Display for DrainWait {
         write!(
             f,
             "{buckets} nowhere to go, because pool '{}' ({}) keeps the buckets of a group on different nodes and \
-             {homes}: start or resume another node",
+             {homes}: start or resume another node{with}",
             self.pool, self.scheme,
         )
     }
@@ -82,11 +102,19 @@ pub enum DrainRefusal {
     NoOtherNode,
     #[error("{0}")]
     Waits(DrainWait),
+    #[error("{0}")]
+    Copies(FewerCopies),
     #[error("node {node} ({name}) drains, too, and could then not be emptied: {waits}")]
     BlocksOther {
         node: NodeId,
         name: String,
         waits: DrainWait,
+    },
+    #[error("node {node} ({name}) drains, too: {copies}")]
+    CopiesOfOther {
+        node: NodeId,
+        name: String,
+        copies: FewerCopies,
     },
     #[error(
         "the data of pool '{pool}' takes about {} and {} hold {} of it: add nodes, give the pool more memory ('staves \
@@ -113,8 +141,8 @@ fn nodes_left(nodes: usize) -> String {
     }
 }
 
-/// Rejects a drain that could never end, or after which the nodes that stay could not hold the data. Otherwise the
-/// buckets that fit nowhere at present.
+/// Rejects a drain that could never end, that would leave buckets with fewer copies than their pool's scheme says, or
+/// after which the nodes that stay could not hold the data. Otherwise the buckets that fit nowhere at present.
 pub fn may_drain(
     map: &ClusterMap,
     usage: &Usage,
@@ -123,18 +151,20 @@ pub fn may_drain(
     if map.groups.is_empty() {
         return Ok(None);
     }
-    let homes: Vec<&Node> = map.homes().filter(|home| home.id != node.id).collect();
-    if homes.is_empty() {
+    if !map.homes().any(|home| home.id != node.id) {
         return Err(DrainRefusal::NoOtherNode);
     }
     let drained = with_drained(map, node.id);
     if let Some(waits) = drain_waits_for(&drained, node.id) {
         return Err(DrainRefusal::Waits(waits));
     }
+    if let Some(copies) = FewerCopies::after(&drained, node.id) {
+        return Err(DrainRefusal::Copies(copies));
+    }
     if let Some(refusal) = blocked_drain(map, &drained) {
         return Err(refusal);
     }
-    match too_much_data(map, usage, &homes) {
+    match too_much_data(map, usage, node.id) {
         Some(refusal) => Err(refusal),
         None => Ok(no_room_after_drain(map, usage, node)),
     }
@@ -149,16 +179,21 @@ fn with_drained(map: &ClusterMap, node: NodeId) -> ClusterMap {
     map
 }
 
-/// Another node whose drain could end before, and cannot then.
+/// Another node whose drain could end before with all copies kept, and cannot then.
 fn blocked_drain(map: &ClusterMap, drained: &ClusterMap) -> Option<DrainRefusal> {
-    let others = map.nodes.values().filter(|other| other.draining);
-    let mut others = others.filter(|other| drain_waits_for(map, other.id).is_none());
+    let mut others = map.nodes.values().filter(|other| other.draining);
     others.find_map(|other| {
-        Some(DrainRefusal::BlocksOther {
-            node: other.id,
-            name: other.name.clone(),
-            waits: drain_waits_for(drained, other.id)?,
-        })
+        let (node, name) = (other.id, other.name.clone());
+        if drain_waits_for(map, node).is_none()
+            && let Some(waits) = drain_waits_for(drained, node)
+        {
+            return Some(DrainRefusal::BlocksOther { node, name, waits });
+        }
+        if FewerCopies::after(map, node).is_some() {
+            return None; // it costs copies without this drain, too
+        }
+        let copies = FewerCopies::after(drained, node)?;
+        Some(DrainRefusal::CopiesOfOther { node, name, copies })
     })
 }
 
@@ -174,7 +209,7 @@ pub fn no_room_after_drain(map: &ClusterMap, usage: &Usage, node: &Node) -> Opti
         let mut free = FreeMemory::of(&gone, usage, pool);
         let left_bytes = free.left();
         // Without any such node it is not memory that is missing.
-        let may_move = |group: &&&Group| gone.homes().any(|home| !group.lists(home.id));
+        let may_move = |group: &&&Group| gone.homes_of(pool).any(|home| !group.lists(home.id));
         let stuck = held.iter().filter(may_move);
         let stuck = stuck.filter(|group| free.place(bucket_bytes, 1, |id| group.lists(id)) > 0);
         let buckets = stuck.count();
@@ -188,14 +223,15 @@ pub fn no_room_after_drain(map: &ClusterMap, usage: &Usage, node: &Node) -> Opti
     })
 }
 
-/// The pool whose data, or with it that of all pools, these nodes could not hold.
-fn too_much_data(map: &ClusterMap, usage: &Usage, homes: &[&Node]) -> Option<DrainRefusal> {
+/// The pool whose data, or with it that of all pools, the nodes that are left could not hold.
+fn too_much_data(map: &ClusterMap, usage: &Usage, gone: NodeId) -> Option<DrainRefusal> {
     let sum = |bytes: &dyn Fn(&Node) -> u64| {
-        let each = homes.iter().map(|node| bytes(node));
-        each.fold(0, u64::saturating_add)
+        let homes = map.homes().filter(|home| home.id != gone);
+        homes.map(bytes).fold(0, u64::saturating_add)
     };
-    let (mut in_memory, mut on_disk, homes) = (0u64, 0u64, homes.len());
+    let (mut in_memory, mut on_disk) = (0u64, 0u64);
     for pool in map.pools.values().filter(|pool| !pool.groups.is_empty()) {
+        let homes = map.homes_of(pool).filter(|home| home.id != gone).count();
         let needs = needed(map, usage, pool, homes);
         let has = sum(&|node| node.bytes_on(pool.medium).min(pool.node_budget_bytes));
         if needs > has {
@@ -216,6 +252,7 @@ fn too_much_data(map: &ClusterMap, usage: &Usage, homes: &[&Node]) -> Option<Dra
     let of = [(Medium::Ram, in_memory), (Medium::Disk, on_disk)];
     let of = of.map(|(medium, needs)| (needs, sum(&|node| node.bytes_on(medium))));
     let over = of.into_iter().find(|(needs, has)| needs > has);
+    let homes = map.homes().filter(|home| home.id != gone).count();
     over.map(|(needs, has)| DrainRefusal::AllTooLarge { needs, has, homes })
 }
 

@@ -52,7 +52,7 @@ pub struct FreeMemory {
 impl FreeMemory {
     /// The free memory of a pool: what its own budget and the node's memory leave.
     pub fn of(map: &ClusterMap, usage: &Usage, pool: &Pool) -> FreeMemory {
-        let free = map.homes().map(|node| {
+        let free = map.homes_of(pool).map(|node| {
             let used = usage.on(node.id, pool.medium, map);
             let used_of_pool = usage.of_pool(node.id, pool).unwrap_or(0);
             let of_pool = pool.node_budget_bytes.saturating_sub(used_of_pool);
@@ -73,7 +73,7 @@ impl FreeMemory {
         }
     }
 
-    /// The number of nodes that may hold buckets.
+    /// The number of nodes that may hold buckets of the pool.
     pub(super) fn nodes(&self) -> usize {
         self.nodes.len()
     }

@@ -26,6 +26,7 @@ pub(crate) async fn move_when_drained<T: Transport>(
     peers: Peers,
     logs: Arc<Sequencers>,
 ) {
+    let mut last = None;
     loop {
         tokio::time::sleep(LOOK).await;
         let map = router.map();
@@ -33,7 +34,9 @@ pub(crate) async fn move_when_drained<T: Transport>(
         if !map.nodes.get(&me).is_some_and(|node| node.draining) {
             continue;
         }
-        let moves = logs.to_move(MOVES_AT_ONCE).into_iter();
+        let moves = logs.to_move(last, MOVES_AT_ONCE);
+        last = moves.last().map(|(key, _)| *key).or(last);
+        let moves = moves.into_iter();
         let moves = moves.filter_map(|(key, name)| {
             let to = target(&map, me, key)?;
             let (peers, logs) = (peers.clone(), logs.clone());

@@ -4,6 +4,7 @@
 //! appointments which began before a seat ended can still want to begin a term of it: the end of a seat is remembered until the last of those is over.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,10 +40,15 @@ pub(super) struct SeatFront {
 }
 
 impl SeatFront {
+    /// False if its task has ended before its time.
+    pub fn is_alive(&self) -> bool {
+        !self.events.is_closed()
+    }
+
     /// True if a term runs here, or will as soon as the task gets to it.
     pub fn runs(&self, term: Term) -> bool {
         let state = *self.state.borrow();
-        state.term == term || (self.begun >= term && state.taken < term)
+        self.is_alive() && (state.term == term || (self.begun >= term && state.taken < term))
     }
 }
 
@@ -107,6 +113,20 @@ impl Seats {
         self.running.iter()
     }
 
+    /// Some of those with a term, and their logs' names: first those behind a log.
+    pub fn in_turn(&self, behind: Option<LogKey>, most: usize) -> Vec<(LogKey, String)> {
+        let later = match behind {
+            Some(behind) => self.running.range((Excluded(behind), Unbounded)),
+            None => self.running.range(..),
+        };
+        let earlier = behind.map(|behind| self.running.range(..=behind));
+        let all = later.chain(earlier.into_iter().flatten());
+        let has_term = |front: &SeatFront| front.state.borrow().term > Term::default();
+        let all = all.filter(|(_, front)| has_term(front));
+        let all = all.map(|(key, front)| (*key, front.name.to_string()));
+        all.take(most).collect()
+    }
+
     /// The seat that a term is to be begun in, made if there is none. None if the term was begun before in a seat that has ended, or if
     /// there is no room for another.
     pub fn begin(
@@ -115,6 +135,9 @@ impl Seats {
         term: Term,
         make: impl FnOnce() -> SeatFront,
     ) -> Option<SeatFront> {
+        if self.running.get(&key).is_some_and(|seat| !seat.is_alive()) {
+            self.end(key);
+        }
         if !self.running.contains_key(&key) {
             let ended = self.ended.get(&key).map(|ended| ended.begun);
             if ended >= Some(term) || !self.make_room() {
@@ -189,7 +212,9 @@ mod tests {
     use super::*;
 
     fn front() -> SeatFront {
-        let (events, _) = mpsc::channel(1);
+        let (events, taken) = mpsc::channel(1);
+        // Its task runs for ever.
+        std::mem::forget(taken);
         let (_, state) = watch::channel(SeatState::default());
         SeatFront {
             events,
@@ -235,6 +260,48 @@ mod tests {
         drop(late);
         let seats = seats.lock();
         assert_eq!((seats.ended.len(), seats.ends.len()), (0, 0));
+    }
+
+    /// Regression: a term whose task had panicked was taken to run, and its log stood still.
+    #[test]
+    fn a_seat_whose_task_has_ended_runs_nothing_and_gives_way_to_the_next_term() {
+        let seats = Arc::new(Mutex::new(Seats::default()));
+        let (events, taken) = mpsc::channel(1);
+        let dying = || SeatFront { events, ..front() };
+        let _appointment = Appointment::new(&seats).expect("the first");
+        let begun = seats.lock().begin(key(0), Term(3), dying);
+        let begun = begun.expect("there is room");
+        assert!(begun.runs(Term(3)));
+        drop(taken);
+        assert!(!begun.runs(Term(3)));
+        let again = seats.lock().begin(key(0), Term(3), front);
+        assert!(again.is_none(), "no machine of a term comes twice");
+        let next = seats.lock().begin(key(0), Term(4), front);
+        assert!(next.expect("a new one").runs(Term(4)));
+    }
+
+    /// Regression: the first sixteen logs that could not be moved kept a drain from all others.
+    #[test]
+    fn logs_that_cannot_be_moved_keep_no_others() {
+        let mut seats = Seats::default();
+        let (told, state) = watch::channel(SeatState::default());
+        told.send_modify(|state| state.term = Term(1));
+        for log in 0..40 {
+            let state = state.clone();
+            let front = || SeatFront { state, ..front() };
+            assert!(seats.begin(key(log), Term(1), front).is_some());
+        }
+        let turn = |behind: Option<u64>| {
+            let logs = seats.in_turn(behind.map(key), 16);
+            let logs = logs.into_iter().map(|((_, log), _)| log.0);
+            logs.collect::<Vec<_>>()
+        };
+        assert_eq!(turn(None), (0..16).collect::<Vec<_>>());
+        assert_eq!(turn(Some(15)), (16..32).collect::<Vec<_>>());
+        let last = turn(Some(31));
+        assert_eq!(last, (32..40).chain(0..8).collect::<Vec<_>>());
+        told.send_modify(|state| state.term = Term(0));
+        assert!(turn(None).is_empty(), "none has a term");
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! Room: what is refused when there is none, and what comes back.
 
+use staves_wire::ErrorCode;
+use staves_wire::service::Answer;
+
 use super::bench::{Bench, LOG, bytes_of, id};
 use crate::message::{SlotAnswer, UnitAnswer, UnitOp};
 use crate::service::{UnitCall, room::RESERVED_EXTENTS};
@@ -197,6 +200,57 @@ fn a_log_with_many_sessions_gives_its_room_back() {
     bench.cluster.settle();
     bench.check();
     assert_eq!(bench.read(LOG, full), Some(bytes_of(full, 1500)));
+}
+
+/// Regression: what a unit had reserved for a log that was deleted stayed reserved, up to 4 MiB at each unit, and counted as data.
+#[test]
+fn a_log_that_is_deleted_gives_back_what_was_reserved_for_it() {
+    let mut bench = Bench::new(2, 200);
+    bench.seal(LOG, 1);
+    bench.cluster.ticks(200);
+    let empty = wanted(&mut bench);
+    for n in 0..24 {
+        assert!(bench.append(LOG, n, bytes_of(n, 120_000)));
+    }
+    let full = wanted(&mut bench);
+    assert!(full > empty + 8, "{empty}, and then {full}");
+    let done = bench.call(LOG, UnitOp::Forget);
+    assert!(matches!(done, UnitAnswer::Done));
+    bench.cluster.ticks(200);
+    let left = wanted(&mut bench);
+    assert!(left <= empty + 4, "{empty}, {full}, and then {left}");
+    bench.check();
+}
+
+/// The extents that the unit has reserved.
+fn wanted(bench: &mut Bench) -> u32 {
+    bench.cluster.bucket().member().wanted_extents()
+}
+
+/// Regression: a full unit kept every append for as long as its client waited for the answer, and nobody learned that there was no room.
+#[test]
+fn a_unit_that_is_full_says_so_at_once() {
+    let mut bench = Bench::new(2, 200);
+    // Its copy lacks the memory, and has to be asked.
+    bench.cluster.budgets[1].set_limit(12);
+    bench.seal(LOG, 1);
+    let size = 60_000;
+    let full = (0..)
+        .find(|n| !bench.append(LOG, *n, bytes_of(*n, size)))
+        .unwrap();
+    // The memory is requested anew, and meanwhile nobody waits for it.
+    bench.cluster.ticks(100);
+    let park = bench.park(LOG, id(full), bytes_of(full, size));
+    bench.cluster.deliver();
+    let answer = bench.cluster.answers.remove(&park);
+    assert!(
+        matches!(answer, Some(Ok(Answer::Error(ErrorCode::OutOfMemory, _)))),
+        "{answer:?}"
+    );
+    bench.trim(LOG, full / 2);
+    bench.cluster.ticks(100);
+    assert!(bench.append(LOG, full, bytes_of(full, size)));
+    bench.check();
 }
 
 #[test]

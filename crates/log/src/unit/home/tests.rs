@@ -1,9 +1,10 @@
 //! The records of logs at their home.
 
-use staves_model::{GroupId, Incarnation, NodeId};
+use staves_model::{GroupId, Incarnation, NodeId, Time};
 
 use super::super::UnitLimits;
 use super::*;
+use crate::message::{UnitOp, UnitRequest};
 use crate::state::UnitState;
 
 const ME: SequencerId = SequencerId {
@@ -150,6 +151,51 @@ fn a_cursor_is_compared() -> bool {
     [(None, 5), (Some(4), 9)]
         .into_iter()
         .all(|(from, to)| record(&mut unit, set_cursor(Some(from), Some(to), log)) == moved)
+}
+
+/// Regression: a log beyond what the units take was created, and each append to it ended with a deadline that did not say why.
+#[test]
+fn a_pool_with_as_many_logs_in_use_as_it_takes_has_no_more_of_them() {
+    let limits = UnitLimits {
+        logs_max: 2,
+        ..UnitLimits::default()
+    };
+    let mut unit = Unit::new(UnitState::new(GroupId(2)), limits);
+    let full = RecordReply::Refused(RecordRefusal::Full);
+    let mut logs = Vec::new();
+    for name in ["a", "b", "c"] {
+        let RecordReply::Record(made) = record(&mut unit, create(name)) else {
+            panic!("not created");
+        };
+        logs.push(made.view.log);
+    }
+    let lead = |name: &str, log| RecordRequest::Lead {
+        name: name.into(),
+        log,
+        from_term: Term(0),
+        sequencer: ME,
+        added: vec![GroupId(2)],
+    };
+    for (name, log) in ["a", "b"].into_iter().zip(logs.clone()) {
+        let led = record(&mut unit, lead(name, log));
+        assert!(matches!(led, RecordReply::Record(_)), "{led:?}");
+        let op = UnitOp::Seal {
+            term: Term(1),
+            options: LogOptions::default(),
+        };
+        let request = UnitRequest { log, op };
+        let mut out = UnitEffects::default();
+        unit.step(Time::ZERO, ReplyTo(1), request, &mut out);
+    }
+    assert_eq!(record(&mut unit, lead("c", logs[2])), full);
+    assert_eq!(record(&mut unit, create("d")), full);
+    let request = UnitRequest {
+        log: logs[0],
+        op: UnitOp::Forget,
+    };
+    unit.step(Time::ZERO, ReplyTo(1), request, &mut UnitEffects::default());
+    let led = record(&mut unit, lead("c", logs[2]));
+    assert!(matches!(led, RecordReply::Record(_)), "{led:?}");
 }
 
 #[test]

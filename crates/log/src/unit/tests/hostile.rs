@@ -47,6 +47,37 @@ fn junk_page() -> PageRun {
 }
 
 /// Regression: a seal that came later than the log's deletion left an empty share for ever.
+/// Regression: a record that was on its way was said to be given up, and then came.
+#[test]
+fn a_punch_of_a_position_that_is_undecided_is_not_said_to_be_done() {
+    let mut test = TestUnit::new(AppendMode::Bind, UnitLimits::default());
+    let punch = |test: &mut TestUnit, position| {
+        let to = test.ask(UnitOp::Punch { position });
+        test.answer(to).map(|(_, answer)| answer)
+    };
+    let unwritten = |position| {
+        Some(UnitAnswer::Slot {
+            position,
+            slot: SlotAnswer::Unwritten,
+            stale: None,
+        })
+    };
+    assert_eq!(punch(&mut test, 12), unwritten(12));
+    test.bind(12, 1);
+    assert_eq!(
+        punch(&mut test, 12),
+        unwritten(12),
+        "bound, and without data"
+    );
+    test.park(1, 9);
+    let punched = |position| Some(UnitAnswer::Punched { position });
+    assert_eq!(punch(&mut test, 12), punched(12));
+    assert_eq!(test.read(12, None), SlotAnswer::Trimmed);
+    assert_eq!(punch(&mut test, 12), punched(12), "again");
+    test.ask(UnitOp::Trim { position: 20 });
+    assert_eq!(punch(&mut test, 15), punched(15), "trimmed");
+}
+
 #[test]
 fn a_seal_of_a_log_that_was_forgotten_is_refused() {
     let options = LogOptions::default();
