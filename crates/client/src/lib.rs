@@ -131,8 +131,9 @@ pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
 pub use log::{
     AppendCondition, AppendMode, ConditionalAppend, CursorChange, LOG_BATCH_BYTES_MAX, LogCursors,
-    LogHandle, LogMap, LogReplay, LogRetention, LogSlot, LogStat, MapTransaction, WhenFull,
-    calls as log_calls, list::PoolLogs,
+    LogHandle, LogMap, LogQueue, LogReplay, LogRetention, LogSlot, LogStat, MapTransaction,
+    QUEUE_TAKE_MAX, QueueItem, QueueOptions, QueueStat, WhenFull, calls as log_calls,
+    list::PoolLogs,
 };
 pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};

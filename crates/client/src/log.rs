@@ -8,11 +8,14 @@ mod actor;
 mod appoint;
 pub mod calls;
 mod cursors;
+mod fields;
 mod hand_over;
 mod handle;
 pub mod list;
 mod map;
+mod queue;
 mod replay;
+mod stream_cursor;
 
 use std::sync::Arc;
 
@@ -31,9 +34,9 @@ use crate::client::Client;
 use crate::error::ClientError;
 use crate::route::pool_of;
 
-pub use self::cursors::CursorChange;
-pub use self::handle::{ConditionalAppend, LogHandle, LogSlot};
+pub use self::handle::{ConditionalAppend, CursorChange, LogHandle, LogSlot};
 pub use self::map::{LogMap, MapTransaction};
+pub use self::queue::{LogQueue, QUEUE_TAKE_MAX, QueueItem, QueueOptions, QueueStat};
 pub use self::replay::LogReplay;
 /// Most bytes of the records of one append.
 pub use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
