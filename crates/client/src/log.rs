@@ -12,6 +12,7 @@ mod fields;
 mod hand_over;
 mod handle;
 pub mod list;
+mod lock;
 mod map;
 mod queue;
 mod replay;
@@ -35,6 +36,7 @@ use crate::error::ClientError;
 use crate::route::pool_of;
 
 pub use self::handle::{ConditionalAppend, CursorChange, LogHandle, LogSlot};
+pub use self::lock::{LockGrant, LogLock};
 pub use self::map::{LogMap, MapTransaction};
 pub use self::queue::{LogQueue, QUEUE_TAKE_MAX, QueueItem, QueueOptions, QueueStat};
 pub use self::replay::LogReplay;

@@ -21,6 +21,7 @@ mod loads;
 mod log_doors;
 mod log_followers;
 mod log_limits;
+mod log_locks;
 mod log_queue;
 mod log_streams;
 mod logs;
