@@ -14,6 +14,7 @@ mod handle;
 pub mod list;
 mod lock;
 mod map;
+mod producer;
 mod queue;
 mod replay;
 mod stream_cursor;
@@ -38,6 +39,7 @@ use crate::route::pool_of;
 pub use self::handle::{ConditionalAppend, CursorChange, LogHandle, LogSlot};
 pub use self::lock::{LockGrant, LogLock};
 pub use self::map::{LogMap, MapTransaction};
+pub use self::producer::{LogProducer, ProducedRecord, RECORD_ID_BYTES_MAX};
 pub use self::queue::{LogQueue, QUEUE_TAKE_MAX, QueueItem, QueueOptions, QueueStat};
 pub use self::replay::LogReplay;
 /// Most bytes of the records of one append.

@@ -22,6 +22,7 @@ mod log_doors;
 mod log_followers;
 mod log_limits;
 mod log_locks;
+mod log_producers;
 mod log_queue;
 mod log_streams;
 mod logs;
