@@ -18,6 +18,7 @@ mod producer;
 mod queue;
 mod replay;
 mod stream_cursor;
+mod times;
 
 use std::sync::Arc;
 
@@ -42,6 +43,7 @@ pub use self::map::{LogMap, MapTransaction};
 pub use self::producer::{LogProducer, ProducedRecord, RECORD_ID_BYTES_MAX};
 pub use self::queue::{LogQueue, QUEUE_TAKE_MAX, QueueItem, QueueOptions, QueueStat};
 pub use self::replay::LogReplay;
+pub use self::times::LogTimes;
 /// Most bytes of the records of one append.
 pub use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
 pub use staves_log::{AppendCondition, AppendMode, LogCursors, LogRetention, WhenFull};

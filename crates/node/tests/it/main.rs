@@ -25,6 +25,7 @@ mod log_locks;
 mod log_producers;
 mod log_queue;
 mod log_streams;
+mod log_times;
 mod logs;
 mod membership;
 mod memory;
