@@ -6,6 +6,7 @@ mod conditional;
 mod cursor;
 mod keep;
 mod place;
+mod queue;
 mod read;
 mod stream;
 
@@ -44,6 +45,7 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             set(session, pool.as_deref(), &stat, keep, (out, "changed"))
         }
         LogCommand::Cursor(command) => cursor::run(session, command, out),
+        LogCommand::Queue(command) => queue::run(session, command, out),
         LogCommand::Move { name, pool, to } => {
             moved(session, (pool.as_deref(), name), Some(to), out)
         }

@@ -8,11 +8,17 @@ mod actor;
 mod appoint;
 pub mod calls;
 mod cursors;
+mod fields;
 mod hand_over;
 mod handle;
 pub mod list;
+mod lock;
 mod map;
+mod producer;
+mod queue;
 mod replay;
+mod stream_cursor;
+mod times;
 
 use std::sync::Arc;
 
@@ -31,10 +37,13 @@ use crate::client::Client;
 use crate::error::ClientError;
 use crate::route::pool_of;
 
-pub use self::cursors::CursorChange;
-pub use self::handle::{ConditionalAppend, LogHandle, LogSlot};
+pub use self::handle::{ConditionalAppend, CursorChange, LogHandle, LogSlot};
+pub use self::lock::{LockGrant, LogLock};
 pub use self::map::{LogMap, MapTransaction};
+pub use self::producer::{LogProducer, ProducedRecord, RECORD_ID_BYTES_MAX};
+pub use self::queue::{LogQueue, QUEUE_TAKE_MAX, QueueItem, QueueOptions, QueueStat};
 pub use self::replay::LogReplay;
+pub use self::times::LogTimes;
 /// Most bytes of the records of one append.
 pub use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
 pub use staves_log::{AppendCondition, AppendMode, LogCursors, LogRetention, WhenFull};

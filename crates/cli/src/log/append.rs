@@ -33,6 +33,15 @@ impl Lines<'_> {
 
     /// The lines that have come, up to so many, and to the bytes of one append; at least one, which is waited for. None at the end.
     pub(super) fn batch(&mut self, most: usize) -> anyhow::Result<Vec<Bytes>> {
+        self.batch_with(most, 0)
+    }
+
+    /// The same where each line takes so many bytes more.
+    pub(super) fn batch_with(
+        &mut self,
+        most: usize,
+        head_bytes: usize,
+    ) -> anyhow::Result<Vec<Bytes>> {
         let mut batch = Vec::new();
         let mut bytes = 0;
         while batch.len() < most {
@@ -43,8 +52,8 @@ impl Lines<'_> {
             let Some(line) = self.next()? else {
                 break;
             };
-            bytes += line.len();
-            if bytes > LOG_BATCH_BYTES_MAX {
+            bytes += line.len() + head_bytes;
+            if bytes > LOG_BATCH_BYTES_MAX && !batch.is_empty() {
                 self.kept = Some(line);
                 break;
             }

@@ -5,6 +5,7 @@ use staves_client::AppendMode;
 
 use super::cursor::CursorCommand;
 use super::keep::KeepOptions;
+use super::queue::QueueCommand;
 
 #[derive(Subcommand, Debug)]
 pub enum LogCommand {
@@ -40,6 +41,9 @@ pub enum LogCommand {
     /// Positions that readers keep in the log
     #[command(subcommand)]
     Cursor(CursorCommand),
+    /// A work queue in the log: items are pushed, taken for a time, and acknowledged
+    #[command(subcommand)]
+    Queue(QueueCommand),
     /// Append each line of standard input as a record, and print their positions once all copies have them
     Append {
         /// Its name

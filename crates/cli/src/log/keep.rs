@@ -66,7 +66,7 @@ impl KeepOptions {
 }
 
 /// A time of whole seconds: up to ten years.
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{text}' is no time of 1s to 3650d: write for example 90m, 36h or 7d");
     let digits = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(digits);

@@ -9,18 +9,10 @@ use staves_wire::Message;
 use staves_wire::log::LogAsk;
 
 use super::calls::{self, record_of, soon};
+use super::handle::CursorChange;
 use super::{LogStat, stat};
 use crate::client::Client;
 use crate::error::ClientError;
-
-/// The result of moving a cursor.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CursorChange {
-    /// It is where it was to go, durably.
-    Done,
-    /// It was elsewhere, and was left there: its position, none if there is no such cursor.
-    Moved(Option<Position>),
-}
 
 impl Client {
     /// The position of a log's cursor; none if there is no such cursor. All of them are in [`Client::log_stat`].

@@ -36,6 +36,15 @@ pub enum ConditionalAppend {
     Failed(Position),
 }
 
+/// The result of moving a cursor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CursorChange {
+    /// It is where it was to go, durably.
+    Done,
+    /// It was elsewhere, and was left there: its position, none if there is no such cursor.
+    Moved(Option<Position>),
+}
+
 /// A log in use by one client. Clones are the same client of it.
 #[derive(Clone, Debug)]
 pub struct LogHandle {

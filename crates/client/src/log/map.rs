@@ -8,10 +8,11 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use staves_log::{AppendCondition, Position};
 use staves_wire::ErrorCode;
 
+use super::fields::{put, take, take_byte, take_u32};
 use super::handle::{ConditionalAppend, LogHandle};
 use crate::error::ClientError;
 
@@ -171,11 +172,6 @@ fn encoded(writes: &MapWrites) -> Bytes {
     out.freeze()
 }
 
-fn put(out: &mut BytesMut, bytes: &Bytes) {
-    out.put_u32_le(bytes.len() as u32);
-    out.extend_from_slice(bytes);
-}
-
 /// The writes of a record; none if it is no transaction's.
 fn decoded(mut record: Bytes) -> Option<MapWrites> {
     let count = take_u32(&mut record)?;
@@ -190,19 +186,6 @@ fn decoded(mut record: Bytes) -> Option<MapWrites> {
         writes.insert(key, value);
     }
     record.is_empty().then_some(writes)
-}
-
-fn take_u32(from: &mut Bytes) -> Option<u32> {
-    (from.len() >= 4).then(|| from.get_u32_le())
-}
-
-fn take_byte(from: &mut Bytes) -> Option<u8> {
-    (!from.is_empty()).then(|| from.get_u8())
-}
-
-fn take(from: &mut Bytes) -> Option<Bytes> {
-    let len = take_u32(from)? as usize;
-    (from.len() >= len).then(|| from.split_to(len))
 }
 
 #[cfg(test)]

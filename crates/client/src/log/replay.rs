@@ -42,6 +42,28 @@ impl LogHandle {
     /// # Errors
     /// The stream has more than 4,194,304 records there.
     pub async fn replay(&self, tag: u64, from: Position) -> Result<LogReplay, ClientError> {
+        self.walk_back(tag, from, usize::MAX).await
+    }
+
+    /// The last records of a tag's stream from a position on, at most so many.
+    ///
+    /// # Errors
+    /// As of [`LogHandle::replay`].
+    pub async fn replay_last(
+        &self,
+        tag: u64,
+        from: Position,
+        most: usize,
+    ) -> Result<LogReplay, ClientError> {
+        self.walk_back(tag, from, most).await
+    }
+
+    async fn walk_back(
+        &self,
+        tag: u64,
+        from: Position,
+        most: usize,
+    ) -> Result<LogReplay, ClientError> {
         let end = self.end_of(Some(tag)).await?;
         let mut walk = StreamWalk::new(tag, end.last, end.tail, end.trim.max(from));
         let mut reads = BTreeMap::<Position, SlotRead>::new();
@@ -53,8 +75,8 @@ impl LogHandle {
             trim: end.trim,
         };
         let mut kept = 0;
-        loop {
-            for position in walk.ahead(AHEAD) {
+        while replay.records.len() < most {
+            for position in walk.ahead(AHEAD.min(most)) {
                 reads
                     .entry(position)
                     .or_insert_with(|| self.begin(position));
@@ -82,6 +104,7 @@ impl LogHandle {
             let data = Some(data).filter(|_| kept <= KEPT_BYTES_MAX);
             replay.records.push((position, data));
         }
+        Ok(replay)
     }
 
     fn begin(&self, position: Position) -> SlotRead {

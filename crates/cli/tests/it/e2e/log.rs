@@ -1,5 +1,7 @@
 //! Logs from the shell: made, appended to, read past a killed node, trimmed, deleted.
 
+mod queue;
+
 use super::Cluster;
 
 impl Cluster {
