@@ -2,6 +2,7 @@
 
 mod answers;
 mod appender;
+mod bounds;
 mod prediction;
 mod read_ops;
 mod reader;
@@ -11,6 +12,7 @@ mod session;
 mod stream;
 
 pub use appender::*;
+pub use bounds::AppendBound;
 pub use read_ops::*;
 pub use reader::LogReader;
 pub use scan::LogScan;

@@ -358,7 +358,7 @@ impl Actor {
             AppendError::NoRoom => ErrorCode::OutOfMemory,
             AppendError::Timeout | AppendError::Full | AppendError::Expired => ErrorCode::Deadline,
             AppendError::Exhausted
-            | AppendError::Invalid
+            | AppendError::Invalid(_)
             | AppendError::ConditionFailed { .. }
             | AppendError::Refused => ErrorCode::Refused,
         };

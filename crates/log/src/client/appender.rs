@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use staves_model::Time;
 
+use super::bounds::AppendBound;
 use super::prediction::TokenPrediction;
 use super::session::ClientSession;
 use crate::message::{
@@ -15,8 +16,7 @@ use crate::message::{
 };
 use crate::mutant::{LogMutant, planted};
 use crate::types::{
-    AppendId, AppendMode, BATCH_RECORDS_MAX, Binding, LogView, Position, RECORD_BYTES_MAX,
-    SESSION_WINDOW, SequencerId, SessionId, TAGS_MAX, Term, UnitId,
+    AppendId, Binding, LogView, Position, SESSION_WINDOW, SequencerId, SessionId, Term, UnitId,
 };
 
 /// The bounds and times of a client's appends.
@@ -106,10 +106,8 @@ pub enum AppendError {
     #[error("this client has used all its numbers: open the log anew")]
     Exhausted,
     /// The append breaks a bound. Nothing was sent.
-    #[error(
-        "an append has 1 to 1024 records (1 unless the log binds) of at most 16 MiB, and at most 8 tags, each once"
-    )]
-    Invalid,
+    #[error("{0}")]
+    Invalid(AppendBound),
     /// No answer came in time: it may be in the log.
     #[error(
         "no unit acknowledged the append in time: it may be in the log; see that its units and its sequencer are up"
@@ -239,6 +237,11 @@ impl Appender {
         self.in_flight.len()
     }
 
+    /// True while the log refuses an append that is in flight, since it is full.
+    pub fn is_full(&self) -> bool {
+        self.in_flight.values().any(|append| append.full)
+    }
+
     /// Takes one event.
     pub fn step(&mut self, now: Time, event: AppenderEvent, out: &mut AppenderEffects) {
         match event {
@@ -272,9 +275,8 @@ impl Appender {
         mut append: InFlightAppend,
         out: &mut AppenderEffects,
     ) -> Result<(), AppendError> {
-        if !self.is_wellformed(&append.records, &append.tags) {
-            return Err(AppendError::Invalid);
-        }
+        AppendBound::check(self.view.options.mode, &append.records, &append.tags)
+            .map_err(AppendError::Invalid)?;
         let bytes = append.records.bytes.len() as u64;
         let many = self.in_flight.len() >= self.limits.in_flight_max;
         let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
@@ -294,21 +296,6 @@ impl Appender {
         self.in_flight.insert(seq, append);
         self.send(now, seq, out);
         Ok(())
-    }
-
-    fn is_wellformed(&self, records: &Records, tags: &[u64]) -> bool {
-        let most = match self.view.options.mode {
-            AppendMode::Bind => BATCH_RECORDS_MAX,
-            AppendMode::Predict | AppendMode::Corfu => 1,
-        };
-        let sum: u64 = records.lens.iter().map(|len| u64::from(*len)).sum();
-        let small = records.lens.iter().all(|len| *len <= RECORD_BYTES_MAX);
-        let twice = (1..tags.len()).any(|i| tags[..i].contains(&tags[i]));
-        (1..=most).contains(&records.count())
-            && small
-            && sum == records.bytes.len() as u64
-            && tags.len() <= TAGS_MAX
-            && !twice
     }
 
     fn tick(&mut self, now: Time, out: &mut AppenderEffects) {
