@@ -130,9 +130,9 @@ pub use client::Client;
 pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
 pub use log::{
-    AppendCondition, AppendMode, ConditionalAppend, CursorChange, LOG_BATCH_BYTES_MAX, LogCursors,
-    LogHandle, LogMap, LogReplay, LogRetention, LogSlot, LogStat, MapTransaction, WhenFull,
-    calls as log_calls, list::PoolLogs,
+    AppendCondition, AppendMode, ConditionalAppend, CursorChange, DeletedLog, LOG_BATCH_BYTES_MAX,
+    LogCursors, LogHandle, LogMap, LogReplay, LogRetention, LogSlot, LogStat, MapTransaction,
+    StreamEnd, WhenFull, calls as log_calls, list::PoolLogs,
 };
 pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};

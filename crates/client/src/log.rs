@@ -8,17 +8,18 @@ mod actor;
 mod appoint;
 pub mod calls;
 mod cursors;
+mod delete;
 mod hand_over;
 mod handle;
 pub mod list;
 mod map;
+mod presence;
 mod replay;
 
 use std::sync::Arc;
 
 use staves_log::{
-    LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRequest, UnitOp, UnitRequest,
-    is_name,
+    LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRequest, is_name,
 };
 use staves_model::{ClusterMap, Pool, PoolId, ServiceId};
 use staves_wire::ErrorCode;
@@ -27,12 +28,14 @@ use tokio::sync::mpsc;
 
 use self::actor::Actor;
 use self::calls::record_of;
+use self::presence::LogPresence;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::route::pool_of;
 
 pub use self::cursors::CursorChange;
-pub use self::handle::{ConditionalAppend, LogHandle, LogSlot};
+pub use self::delete::DeletedLog;
+pub use self::handle::{ConditionalAppend, LogHandle, LogSlot, StreamEnd};
 pub use self::map::{LogMap, MapTransaction};
 pub use self::replay::LogReplay;
 /// Most bytes of the records of one append.
@@ -91,42 +94,17 @@ impl Client {
         Ok(stat(&map, pool, &record))
     }
 
-    /// Deletes a log with all its records.
-    pub async fn delete_log(&self, pool: Option<&str>, name: &str) -> Result<(), ClientError> {
-        let (_, pool, _) = self.find_log(pool, name).await?;
-        let delete = RecordRequest::Delete {
-            name: name.to_owned(),
-        };
-        let record = self.record(pool, name, delete).await?;
-        let log = record.view.log;
-        let mut failure = None;
-        for unit in record.to_seal() {
-            let op = UnitOp::Forget;
-            let request = UnitRequest { log, op };
-            let deadline = self.deadline();
-            let told = calls::ask_unit(self.router(), pool, unit, request, deadline).await;
-            failure = failure.or(told.err());
-        }
-        match failure {
-            None => Ok(()),
-            Some(why) => {
-                let text = format!(
-                    "log '{name}' is deleted, and its name free; a unit of it was not told, and keeps its records: {why}"
-                );
-                Err(ClientError::of(ErrorCode::Unreachable, text))
-            }
-        }
-    }
-
     /// Opens a log, to append to it and to read it.
     pub async fn open_log(&self, pool: Option<&str>, name: &str) -> Result<LogHandle, ClientError> {
         let (_, pool, record) = self.find_log(pool, name).await?;
         let mode = record.view.options.mode;
         let (asks, taken) = mpsc::channel(ASKS_MAX);
         let patience = self.patience().mul_f32(SHARE);
-        let actor = Actor::new(self.clone(), pool, record, patience);
+        let presence = LogPresence::new(self.clone(), pool, record.view.log);
+        let presence = Arc::new(presence);
+        let actor = Actor::new(self.clone(), pool, record, (patience, presence.clone()));
         tokio::spawn(actor.run(taken));
-        Ok(LogHandle::new(name, mode, asks))
+        Ok(LogHandle::new(name, mode, asks, presence))
     }
 
     async fn find_log(
@@ -199,6 +177,11 @@ fn check_name(name: &str) -> Result<(), ClientError> {
         ),
     };
     Err(ClientError::of(ErrorCode::Refused, text))
+}
+
+fn made_anew(name: &str) -> ClientError {
+    let text = format!("log '{name}' was deleted, and another has its name: open it anew");
+    ClientError::of(ErrorCode::NotFound, text)
 }
 
 fn find_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {

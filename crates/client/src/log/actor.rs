@@ -1,6 +1,8 @@
 //! The task of one client of one log: it drives the machines of appends and of reads.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use staves_log::{
@@ -15,6 +17,7 @@ use staves_wire::{ErrorCode, Message};
 use tokio::sync::{mpsc, oneshot};
 
 use super::calls::soon;
+use super::presence::LogPresence;
 use super::{appoint, calls};
 use crate::client::{Client, senseless};
 use crate::error::ClientError;
@@ -82,6 +85,7 @@ pub(super) struct Actor {
     wanted: bool,
     look_at: Instant,
     trouble: Option<ClientError>,
+    presence: Arc<LogPresence>,
     heard: (mpsc::UnboundedSender<Heard>, mpsc::UnboundedReceiver<Heard>),
 }
 
@@ -90,7 +94,7 @@ impl Actor {
         client: Client,
         pool: PoolId,
         record: LogRecord,
-        patience: Duration,
+        (patience, presence): (Duration, Arc<LogPresence>),
     ) -> Actor {
         let (name, view) = (record.name, record.view);
         let appends = AppendLimits {
@@ -116,6 +120,7 @@ impl Actor {
             wanted: true,
             look_at: Instant::now(),
             trouble: None,
+            presence,
             heard: mpsc::unbounded_channel(),
         }
     }
@@ -226,11 +231,7 @@ impl Actor {
 
     fn learn(&mut self, view: Box<LogView>) {
         if view.log != self.appender.view().log {
-            let text = format!(
-                "log '{}' was deleted, and another has its name: open it anew",
-                self.name
-            );
-            return self.fail_all(&ClientError::of(ErrorCode::NotFound, text));
+            return self.fail_all(&super::made_anew(&self.name));
         }
         let newer = view.term > self.appender.view().term;
         self.step(AppenderEvent::View(view.clone()));
@@ -253,6 +254,8 @@ impl Actor {
 
     fn tick(&mut self) {
         self.step(AppenderEvent::Tick);
+        let full = self.appender.is_full();
+        self.presence.full.store(full, Ordering::Relaxed);
         self.step_reader(ReaderEvent::Tick);
     }
 
@@ -356,7 +359,8 @@ impl Actor {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
             AppendError::NoRoom => ErrorCode::OutOfMemory,
-            AppendError::Timeout | AppendError::Full | AppendError::Expired => ErrorCode::Deadline,
+            AppendError::Timeout | AppendError::Expired => ErrorCode::Deadline,
+            AppendError::Full => ErrorCode::LogFull,
             AppendError::Exhausted
             | AppendError::Invalid(_)
             | AppendError::ConditionFailed { .. }
