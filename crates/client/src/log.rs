@@ -179,11 +179,6 @@ fn check_name(name: &str) -> Result<(), ClientError> {
     Err(ClientError::of(ErrorCode::Refused, text))
 }
 
-fn made_anew(name: &str) -> ClientError {
-    let text = format!("log '{name}' was deleted, and another has its name: open it anew");
-    ClientError::of(ErrorCode::NotFound, text)
-}
-
 fn find_pool(map: &ClusterMap, name: &str) -> Result<PoolId, ClientError> {
     pool_of(map, ServiceId::LOG, &PoolRef::Name(name.to_owned()))
 }

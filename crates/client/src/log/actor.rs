@@ -231,7 +231,7 @@ impl Actor {
 
     fn learn(&mut self, view: Box<LogView>) {
         if view.log != self.appender.view().log {
-            return self.fail_all(&super::made_anew(&self.name));
+            return self.fail_all(&calls::made_anew(&self.name));
         }
         let newer = view.term > self.appender.view().term;
         self.step(AppenderEvent::View(view.clone()));

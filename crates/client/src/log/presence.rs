@@ -63,7 +63,7 @@ impl LogPresence {
         let home = calls::home_of(&self.client.map(), self.pool, name)?;
         let reply = calls::ask_home(self.client.router(), self.pool, home, view, soon()).await;
         match reply.and_then(|reply| record_of(name, reply)) {
-            Ok(record) if record.view.log != self.log => Err(super::made_anew(name)),
+            Ok(record) if record.view.log != self.log => Err(calls::made_anew(name)),
             Err(error) if error.code() == ErrorCode::NotFound => Err(error),
             Ok(_) | Err(_) => Ok(()),
         }
