@@ -120,7 +120,8 @@ mod tests {
         sent.send(4).expect("it is listened to");
         assert!(is_taken_within(SHORT, &mut part, &mut progress, 7).await);
         sent.send(3).expect("it is listened to");
-        assert!(!is_taken_within(SHORT, &mut part, &mut progress, 7).await);
+        let taken = is_taken_within(SHORT, &mut part, &mut progress, 7);
+        assert!(!timeout(LONG, taken).await.expect("it ends"));
         drop(sent);
         assert!(is_taken_within(SHORT, &mut part, &mut progress, 7).await);
     }
@@ -136,11 +137,16 @@ mod tests {
                 tokio::time::sleep(SHORT).await;
             }
         });
-        let mut other = InFlightPart::of_request(memory);
-        assert!(!other.try_set_in_turn(2 * MIB), "it waits for its turn");
-        assert!(!is_taken_within(LONG, &mut part, &mut progress, 4 * MIB).await);
+        let mut other = InFlightPart::of_request(memory.clone());
+        let waiter = tokio::spawn(async move {
+            while !other.try_set_in_turn(2 * MIB) {
+                memory.room().await;
+            }
+        });
+        let taken = is_taken_within(LONG, &mut part, &mut progress, 4 * MIB);
+        assert!(!timeout(LONG, taken).await.expect("it ends"));
         drop((part, progress));
-        assert!(other.try_set_in_turn(2 * MIB));
+        waiter.await.expect("it finds room");
         drip.await.expect("it ends with the answer");
     }
 }

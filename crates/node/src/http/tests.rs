@@ -100,6 +100,36 @@ fn a_body_that_does_not_come_is_refused_and_gives_its_memory_back() {
 }
 
 #[test]
+fn a_body_that_stands_still_makes_way_for_one_that_waits() {
+    let times = HttpTimes {
+        head: LONG,
+        body: LONG,
+        take: LONG,
+    };
+    let (_runtime, address, figures) = door(times);
+    let begin = || {
+        let mut socket = TcpStream::connect(address).expect("it listens");
+        let patience = Some(Duration::from_secs(20));
+        socket.set_read_timeout(patience).expect("set");
+        let begun =
+            b"POST /v1/logs/l HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1048576\r\n\r\nx";
+        socket.write_all(begun).expect("sent");
+        socket
+    };
+    // Each takes two of 8 MiB.
+    let mut stalled: Vec<TcpStream> = (0..4).map(|_| begin()).collect();
+    while figures.memory.held_bytes() < 7 << 20 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // It waits for some seconds, and is refused if nobody makes way.
+    std::thread::sleep(Duration::from_millis(2500));
+    let _waiting = begin();
+    let mut answer = [0; 12];
+    stalled[0].read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 408");
+}
+
+#[test]
 fn a_body_that_is_too_long_is_refused_before_it_comes() {
     let times = HttpTimes {
         head: LONG,

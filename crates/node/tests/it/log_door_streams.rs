@@ -118,6 +118,10 @@ fn a_stream_is_read_past_what_was_given_up_and_from_where_it_begins() {
     let gone = ask(door, "GET", "/v1/logs/l?tag=7&from=1", b"");
     assert_eq!((gone.status, &gone.json()["trim"]), (410, &2.into()));
     assert_eq!(read(door, "tag=7"), (vec![5], 6));
+    // None of its records is left to name those before: the walk looks at those of others, and takes none.
+    let punched = ask(door, "POST", "/v1/logs/l/punch?at=5", b"");
+    assert_eq!(punched.status, 200, "{punched:?}");
+    assert_eq!(read(door, "tag=7"), (vec![], 6));
 }
 
 #[test]
