@@ -156,6 +156,7 @@ pub fn exit_code(code: Code) -> u8 {
             | ErrorCode::NotLeader
             | ErrorCode::NotServing
             | ErrorCode::Busy
+            | ErrorCode::LogFull
             | ErrorCode::Stopping,
         ) => 4,
         Code::Own(Own::Degraded) => 5,

@@ -126,6 +126,11 @@ fn of_wire(code: ErrorCode) -> Text {
             "Another client attached the volume meanwhile ('staves volume show NAME' says which), or somebody detached it.",
             "Make sure that only one client uses the volume, and connect that one again.",
         ),
+        ErrorCode::LogFull => (
+            "The log took no append until the deadline: it is full. The append may be in the log all the same.",
+            "It keeps records that its oldest cursor has not passed, has as many of them as it may, and refuses more ('staves log set NAME --when-full refuse').",
+            "Let the reader move its cursor ('staves log cursor list NAME' shows them), delete the cursor, trim the log, or let the log discard old records ('staves log set NAME --when-full discard'). Read the log's end before you append again.",
+        ),
         ErrorCode::NotFound => (
             "There is no such pool, node, group, key, log or code; no such position of a log (it is trimmed, or past the tail); or no such dataset, file, source or folder to mount at.",
             "A slip, or it was deleted, trimmed or forgotten.",

@@ -18,8 +18,8 @@ use staves_model::NodeId;
 pub use self::command::LogCommand;
 use crate::confirm::confirm;
 use staves_cli_common::cluster::{Cluster, find_node};
-use staves_cli_common::codes::Code;
-use staves_cli_common::failure::with_code;
+use staves_cli_common::codes::{Code, Own};
+use staves_cli_common::failure::{Failure, with_code};
 use staves_cli_common::options::Format;
 use staves_cli_common::output::{self, Column, properties};
 
@@ -41,6 +41,10 @@ pub fn run(session: &Cluster, command: &LogCommand, out: Format) -> anyhow::Resu
             create(session, (pool.as_deref(), name), (*mode, at), keep, out)
         }
         LogCommand::Set { name, pool, keep } => {
+            if keep.is_empty() {
+                let text = format!("nothing to change of log '{name}': {}", keep::OPTIONS);
+                return Err(Failure::Own(Own::Usage, text).into());
+            }
             let stat = session.wait(session.client.log_stat(pool.as_deref(), name))?;
             set(session, pool.as_deref(), &stat, keep, (out, "changed"))
         }
@@ -105,16 +109,16 @@ fn moved(
     out: Format,
 ) -> anyhow::Result<()> {
     let client = &session.client;
-    let stat = match to {
+    let (stat, result) = match to {
         Some(to) => {
             let to = find_node(&*session.map()?, to)?.id;
-            session.wait(client.move_log(pool, name, to))?
+            (session.wait(client.move_log(pool, name, to))?, "moved")
         }
-        None => session.wait(client.seal_log(pool, name))?,
+        None => (session.wait(client.seal_log(pool, name))?, "sealed"),
     };
     let (node, term) = (sequencer(&stat), stat.term);
-    let done = format!("its sequencer is on {node}, in term {term}");
-    changed(out, &stat, &done)
+    let line = format!("{result}: its sequencer is on {node}, in term {term}");
+    changed_with(out, &stat, result, (&line, json!({})))
 }
 
 fn delete(
@@ -224,7 +228,9 @@ fn run_on_records(session: &Cluster, command: &LogCommand, out: Format) -> anyho
             let log = open(session, pool.as_deref(), name)?;
             session.wait(log.punch(*at))?;
             let stat = session.wait(client.log_stat(pool.as_deref(), name))?;
-            changed(out, &stat, &format!("record {at} given up"))
+            let line = format!("record {at} given up");
+            let more = json!({ "position": at });
+            changed_with(out, &stat, "punched", (&line, more))
         }
         of_the_log => run(session, of_the_log, out),
     }
@@ -247,10 +253,23 @@ fn open(session: &Cluster, pool: Option<&str>, name: &str) -> anyhow::Result<Log
     session.wait(session.client.open_log(pool, name))
 }
 
-fn changed(out: Format, stat: &LogStat, what: &str) -> anyhow::Result<()> {
+fn changed(out: Format, stat: &LogStat, result: &str) -> anyhow::Result<()> {
+    changed_with(out, stat, result, (result, json!({})))
+}
+
+/// The log after a change: the change in a word and more fields for programs, and a line for people.
+fn changed_with(
+    out: Format,
+    stat: &LogStat,
+    result: &str,
+    (line, more): (&str, serde_json::Value),
+) -> anyhow::Result<()> {
     let mut answer = as_json(stat);
-    answer["result"] = what.into();
-    let line = format!("log '{}' of pool '{}': {what}", stat.name, stat.pool);
+    answer["result"] = result.into();
+    for (key, value) in more.as_object().into_iter().flatten() {
+        answer[key] = value.clone();
+    }
+    let line = format!("log '{}' of pool '{}': {line}", stat.name, stat.pool);
     output::changed(out, answer, line, None)
 }
 

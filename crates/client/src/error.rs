@@ -116,6 +116,7 @@ mod tests {
             let uncertain = matches!(
                 code,
                 ErrorCode::Deadline
+                    | ErrorCode::LogFull
                     | ErrorCode::Unreachable
                     | ErrorCode::Forgotten
                     | ErrorCode::AnswerGone

@@ -130,10 +130,11 @@ pub use client::Client;
 pub use dataset::{Dataset, Figures, OpenFile};
 pub use error::ClientError;
 pub use log::{
-    AppendCondition, AppendMode, ConditionalAppend, CursorChange, LOG_BATCH_BYTES_MAX, LockGrant,
-    LogCursors, LogHandle, LogLock, LogMap, LogProducer, LogQueue, LogReplay, LogRetention,
-    LogSlot, LogStat, LogTimes, MapTransaction, ProducedRecord, QUEUE_TAKE_MAX, QueueItem,
-    QueueOptions, QueueStat, RECORD_ID_BYTES_MAX, WhenFull, calls as log_calls, list::PoolLogs,
+    AppendCondition, AppendMode, ConditionalAppend, CursorChange, DeletedLog, LOG_BATCH_BYTES_MAX,
+    LockGrant, LogCursors, LogHandle, LogLock, LogMap, LogProducer, LogQueue, LogReplay,
+    LogRetention, LogSlot, LogStat, LogTimes, MapTransaction, ProducedRecord, QUEUE_TAKE_MAX,
+    QueueItem, QueueOptions, QueueStat, RECORD_ID_BYTES_MAX, StreamEnd, WhenFull,
+    calls as log_calls, list::PoolLogs,
 };
 pub use numbers::Windows;
 pub use options::{ClientOptions, RouterOptions};

@@ -8,12 +8,14 @@ mod actor;
 mod appoint;
 pub mod calls;
 mod cursors;
+mod delete;
 mod fields;
 mod hand_over;
 mod handle;
 pub mod list;
 mod lock;
 mod map;
+mod presence;
 mod producer;
 mod queue;
 mod replay;
@@ -23,8 +25,7 @@ mod times;
 use std::sync::Arc;
 
 use staves_log::{
-    LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRequest, UnitOp, UnitRequest,
-    is_name,
+    LogOptions, LogRecord, LogView, NAME_BYTES_MAX, Position, RecordRequest, is_name,
 };
 use staves_model::{ClusterMap, Pool, PoolId, ServiceId};
 use staves_wire::ErrorCode;
@@ -33,11 +34,13 @@ use tokio::sync::mpsc;
 
 use self::actor::Actor;
 use self::calls::record_of;
+use self::presence::LogPresence;
 use crate::client::Client;
 use crate::error::ClientError;
 use crate::route::pool_of;
 
-pub use self::handle::{ConditionalAppend, CursorChange, LogHandle, LogSlot};
+pub use self::delete::DeletedLog;
+pub use self::handle::{ConditionalAppend, CursorChange, LogHandle, LogSlot, StreamEnd};
 pub use self::lock::{LockGrant, LogLock};
 pub use self::map::{LogMap, MapTransaction};
 pub use self::producer::{LogProducer, ProducedRecord, RECORD_ID_BYTES_MAX};
@@ -100,42 +103,17 @@ impl Client {
         Ok(stat(&map, pool, &record))
     }
 
-    /// Deletes a log with all its records.
-    pub async fn delete_log(&self, pool: Option<&str>, name: &str) -> Result<(), ClientError> {
-        let (_, pool, _) = self.find_log(pool, name).await?;
-        let delete = RecordRequest::Delete {
-            name: name.to_owned(),
-        };
-        let record = self.record(pool, name, delete).await?;
-        let log = record.view.log;
-        let mut failure = None;
-        for unit in record.to_seal() {
-            let op = UnitOp::Forget;
-            let request = UnitRequest { log, op };
-            let deadline = self.deadline();
-            let told = calls::ask_unit(self.router(), pool, unit, request, deadline).await;
-            failure = failure.or(told.err());
-        }
-        match failure {
-            None => Ok(()),
-            Some(why) => {
-                let text = format!(
-                    "log '{name}' is deleted, and its name free; a unit of it was not told, and keeps its records: {why}"
-                );
-                Err(ClientError::of(ErrorCode::Unreachable, text))
-            }
-        }
-    }
-
     /// Opens a log, to append to it and to read it.
     pub async fn open_log(&self, pool: Option<&str>, name: &str) -> Result<LogHandle, ClientError> {
         let (_, pool, record) = self.find_log(pool, name).await?;
         let mode = record.view.options.mode;
         let (asks, taken) = mpsc::channel(ASKS_MAX);
         let patience = self.patience().mul_f32(SHARE);
-        let actor = Actor::new(self.clone(), pool, record, patience);
+        let presence = LogPresence::new(self.clone(), pool, record.view.log);
+        let presence = Arc::new(presence);
+        let actor = Actor::new(self.clone(), pool, record, (patience, presence.clone()));
         tokio::spawn(actor.run(taken));
-        Ok(LogHandle::new(name, mode, asks))
+        Ok(LogHandle::new(name, mode, asks, presence))
     }
 
     async fn find_log(

@@ -37,3 +37,9 @@ pub const READ_BYTES_MAX: usize = 1 << 20;
 pub const WRITE_BYTES_MAX: usize = 4 << 20;
 /// The trailer of a failed call of which nothing is under way any more: it may be sent again, in the same session if it has one.
 pub const SETTLED: &str = "staves-settled";
+/// The trailer of a failed call on a log with the tail that there is, in decimal digits.
+pub const TAIL: &str = "staves-tail";
+/// The same with the first position that is not trimmed.
+pub const TRIM: &str = "staves-trim";
+/// The same with the position of the cursor.
+pub const POSITION: &str = "staves-position";

@@ -3,6 +3,7 @@
 mod answers;
 mod append_error;
 mod appender;
+mod bounds;
 mod full_units;
 mod in_flight;
 mod prediction;
@@ -16,6 +17,7 @@ mod stream;
 
 pub use append_error::AppendError;
 pub use appender::*;
+pub use bounds::AppendBound;
 pub use read_ops::*;
 pub use reader::LogReader;
 pub use scan::LogScan;

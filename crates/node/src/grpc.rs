@@ -5,15 +5,17 @@
 //! connection: it ends with it, or when a write ends without an answer, so that nothing of it takes effect after what its client does next.
 //!
 //! **Layout.** `connection`: a connection and its sessions. `calls`: requests on their way to a service. `bodies`: their messages, and the memory that
-//! those take. `service`: the calls on volumes; `states`: what the map says of them. `counted`: their limit and time. `consistency`: members compared. `logs`: the calls on logs.
-//! `failure`: gRPC's codes. The messages are `staves-grpc`'s; sessions and bytes are [`crate::volumes`]'.
+//! those take. `service`: the calls on volumes; `states`: what the map says of them. `counted`: their limit and time. `consistency`: members compared. `logs`, `cursors`: the calls on logs.
+//! `failure`, `log_failure`: gRPC's codes. The messages are `staves-grpc`'s; sessions and bytes are [`crate::volumes`]'.
 
 mod bodies;
 mod calls;
 mod connection;
 mod consistency;
 mod counted;
+mod cursors;
 mod failure;
+mod log_failure;
 mod logs;
 mod service;
 mod states;

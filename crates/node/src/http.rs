@@ -10,14 +10,16 @@
 //! **Browsers.** Only this node's own names are answered, and no page of another origin: there are no passwords, and a page that a person
 //! looks at must not write to logs.
 //!
-//! **Layout.** `connection`: a connection. `socket`: writes that are not taken. `bodies`: what comes. `routes`, `query`: requests. `answers`:
+//! **Layout.** `connection`: a connection. `socket`: writes that are not taken. `bodies`: what comes. `routes`, `query`, `records`, `cursors`: requests. `answers`:
 //! what goes. `events`: followers.
 
 mod answers;
 mod bodies;
 mod connection;
+mod cursors;
 mod events;
 mod query;
+mod records;
 mod routes;
 mod socket;
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //!
 //! **Path.** A door takes a request apart and calls the [`LogGateway`], which has one client of the cluster and one handle of each log
 //! that is in use ([`handles`]): all requests of all connections share it, since each handle that appends takes a session of the log. Records
-//! that are read wait in [`reads`] until they are counted; [`follow`] sends what comes to those who wait at the tail.
+//! that are read wait in [`reads`] until they are counted; [`streams`] finds the positions of one tag; [`follow`] sends what comes to those who wait
+//! at the tail. [`appends`] and [`changes`] do what changes a log.
 //!
 //! **Bounds.** Memory for messages is counted apart from that of other requests, which the client's own requests need: a part of
 //! `in_flight_bytes_max`, and what does not move makes way for others. Handles, reads at a time, lists at a time and followers have numbers;
@@ -11,18 +12,22 @@
 //! **Invariants.** An append that its client gave up keeps its memory until its outcome is known. Nobody waits for memory or for a place among
 //! the reads while it holds what others wait for.
 
+pub(crate) mod appends;
+mod changes;
 pub(crate) mod error;
 pub(crate) mod follow;
 mod handles;
 mod reads;
+mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
-use staves_client::{AppendMode, Client, ClientOptions, ErrorCode, LogStat};
+use staves_client::{Client, ClientOptions, ErrorCode, LogStat};
 use staves_model::{ClusterMap, Pool, ServiceId};
-use staves_net::{InFlightPart, Secret};
+use staves_net::Secret;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
@@ -31,7 +36,7 @@ use self::handles::{LogName, OpenLog, OpenLogs};
 use crate::client_doors::LogDoorFigures;
 use crate::entry::Entry;
 
-pub(crate) use self::reads::{LogBatch, room};
+pub(crate) use self::reads::{LogBatch, ReadFrom, room};
 pub(crate) use staves_client::LOG_BATCH_BYTES_MAX;
 
 /// The longest time of a request, and what it has if it does not say.
@@ -127,19 +132,6 @@ impl LogGateway {
         }))
     }
 
-    /// Makes a log.
-    pub(crate) async fn create(
-        &self,
-        target: &LogTarget,
-        mode: AppendMode,
-        until: Instant,
-    ) -> Result<LogStat, LogError> {
-        check_name(&target.name)?;
-        let client = self.client()?;
-        let made = client.create_log(target.pool.as_deref(), &target.name, mode);
-        by(until, "the log may have been made", made).await
-    }
-
     /// Logs of one pool or of all, by pool and name, behind one of these.
     pub(crate) async fn list(
         &self,
@@ -178,99 +170,10 @@ impl LogGateway {
         by(until, "", stat).await
     }
 
-    /// Deletes a log. Returns it as it was.
-    pub(crate) async fn delete(
-        &self,
-        target: &LogTarget,
-        until: Instant,
-    ) -> Result<LogStat, LogError> {
-        let stat = self.show(target, until).await?;
-        let deleted = self
-            .client()?
-            .delete_log(target.pool.as_deref(), &target.name);
-        by(until, "the log may have been deleted", deleted).await?;
-        self.logs.forget(&self.key(target).await?, None);
-        Ok(stat)
-    }
-
-    /// Appends records, all of them at positions in a row or none. Returns the first position.
-    pub(crate) async fn append(
-        &self,
-        target: &LogTarget,
-        records: Vec<Bytes>,
-        until: Instant,
-    ) -> Result<u64, LogError> {
-        let bytes: usize = records.iter().map(Bytes::len).sum();
-        if bytes > LOG_BATCH_BYTES_MAX {
-            let text = format!(
-                "an append of {bytes} bytes: one has {LOG_BATCH_BYTES_MAX} at most; make records smaller, or append fewer at a time"
-            );
-            return Err(LogError::of(ErrorCode::TooLarge, text));
-        }
-        let append = |log: Arc<OpenLog>| {
-            let records = records.clone();
-            async move { self.append_to(&log, records, until).await }
-        };
-        let first = self.with_log(target, until, append).await?;
-        self.figures.appended(records.len(), bytes);
-        Ok(first)
-    }
-
-    async fn append_to(
-        &self,
-        log: &OpenLog,
-        records: Vec<Bytes>,
-        until: Instant,
-    ) -> Result<u64, LogError> {
-        let handle = log.handle.clone();
-        let most = handle.batch_records_max();
-        if !(1..=most).contains(&records.len()) {
-            let text = format!(
-                "an append of {} records: log '{}' takes 1 to {most} at a time",
-                records.len(),
-                handle.name()
-            );
-            return Err(LogError::of(ErrorCode::Malformed, text));
-        }
-        let mut part = InFlightPart::of_request(self.figures.memory.clone());
-        part.set(records.iter().map(Bytes::len).sum());
-        // It is in memory until its outcome is known, whether its client waits or not.
-        let append = tokio::spawn(async move {
-            let done = handle.append(&records).await;
-            drop(part);
-            done
-        });
-        match timeout_at(until, append).await {
-            Ok(Ok(done)) => Ok(done?),
-            Ok(Err(_)) => Err(LogError::uncertain(
-                ErrorCode::Internal,
-                "the append ended early: it may be in the log; read its end before you append again",
-            )),
-            Err(_) => Err(LogError::uncertain(
-                ErrorCode::Deadline,
-                "the append was not acknowledged in time: it may be in the log; read its end before you append again, or give it longer",
-            )),
-        }
-    }
-
     /// The first position that was not given out.
     pub(crate) async fn tail(&self, target: &LogTarget, until: Instant) -> Result<u64, LogError> {
         let tail = |log: Arc<OpenLog>| async move { by(until, "", log.handle.tail()).await };
         self.with_log(target, until, tail).await
-    }
-
-    /// Gives up all positions below one. Returns the log as it is then.
-    pub(crate) async fn trim(
-        &self,
-        target: &LogTarget,
-        to: u64,
-        until: Instant,
-    ) -> Result<LogStat, LogError> {
-        let trim = |log: Arc<OpenLog>| async move {
-            by(until, "the log may have been trimmed", log.handle.trim(to)).await
-        };
-        self.with_log(target, until, trim).await?;
-        self.show(target, until).await
     }
 
     /// Does something with an open log. Once more if the log is gone: it may have been made anew since it was opened, and nothing was done.
@@ -353,7 +256,10 @@ async fn by<T>(
     request: impl Future<Output = Result<T, staves_client::ClientError>>,
 ) -> Result<T, LogError> {
     match timeout_at(until, request).await {
-        Ok(done) => Ok(done?),
+        Ok(Ok(done)) => Ok(done),
+        // It changes nothing.
+        Ok(Err(error)) if uncertain.is_empty() => Err(LogError::from(error).settled()),
+        Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(late(uncertain)),
     }
 }

@@ -76,10 +76,19 @@ pub(crate) async fn is_taken(
     progress: &mut mpsc::UnboundedReceiver<usize>,
     bytes: usize,
 ) -> bool {
+    is_taken_within(TAKE_MAX, part, progress, bytes).await
+}
+
+async fn is_taken_within(
+    time: Duration,
+    part: &mut InFlightPart,
+    progress: &mut mpsc::UnboundedReceiver<usize>,
+    bytes: usize,
+) -> bool {
     let mut left = bytes;
     while left > 0 {
         tokio::select! {
-            moved = timeout(TAKE_MAX, progress.recv()) => match moved {
+            moved = timeout(time, progress.recv()) => match moved {
                 Ok(Some(bytes)) => {
                     part.moved(bytes);
                     left = left.saturating_sub(bytes);
@@ -91,4 +100,53 @@ pub(crate) async fn is_taken(
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use staves_net::InFlight;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(200);
+    const LONG: Duration = Duration::from_secs(60);
+    const MIB: usize = 1 << 20;
+
+    #[tokio::test]
+    async fn an_answer_that_is_not_taken_for_long_is_given_up() {
+        let mut part = InFlightPart::of_request(InFlight::new(4 * MIB));
+        let (sent, mut progress) = mpsc::unbounded_channel();
+        sent.send(3).expect("it is listened to");
+        sent.send(4).expect("it is listened to");
+        assert!(is_taken_within(SHORT, &mut part, &mut progress, 7).await);
+        sent.send(3).expect("it is listened to");
+        let taken = is_taken_within(SHORT, &mut part, &mut progress, 7);
+        assert!(!timeout(LONG, taken).await.expect("it ends"));
+        drop(sent);
+        assert!(is_taken_within(SHORT, &mut part, &mut progress, 7).await);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_is_taken_slowly_makes_way_for_others() {
+        let memory = InFlight::new(4 * MIB);
+        let mut part = InFlightPart::of_request(memory.clone());
+        part.set(4 * MIB);
+        let (sent, mut progress) = mpsc::unbounded_channel();
+        let drip = tokio::spawn(async move {
+            while sent.send(1).is_ok() {
+                tokio::time::sleep(SHORT).await;
+            }
+        });
+        let mut other = InFlightPart::of_request(memory.clone());
+        let waiter = tokio::spawn(async move {
+            while !other.try_set_in_turn(2 * MIB) {
+                memory.room().await;
+            }
+        });
+        let taken = is_taken_within(LONG, &mut part, &mut progress, 4 * MIB);
+        assert!(!timeout(LONG, taken).await.expect("it ends"));
+        drop((part, progress));
+        waiter.await.expect("it finds room");
+        drip.await.expect("it ends with the answer");
+    }
 }

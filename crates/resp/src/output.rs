@@ -339,6 +339,7 @@ pub fn error_word(code: ErrorCode) -> &'static str {
         | ErrorCode::Unreachable
         | ErrorCode::Forgotten
         | ErrorCode::AnswerGone
+        | ErrorCode::LogFull
         | ErrorCode::Internal => "IOERR",
         ErrorCode::OutOfMemory => "OOM",
         ErrorCode::Lost | ErrorCode::NoQuorum => "CLUSTERDOWN",

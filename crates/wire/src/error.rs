@@ -72,6 +72,8 @@ codes! {
     Lost = 23, "lost";
     /// A write of a volume's session that another has followed. Nothing was changed, and nothing will be: attach anew.
     Fenced = 24, "fenced";
+    /// A log keeps what its oldest cursor has not passed, and refuses appends meanwhile. The append may be in the log all the same.
+    LogFull = 25, "log-full";
     /// No such pool, node, group or thing.
     NotFound = 30, "not-found";
     /// The directory refused the change, and says why. The map has not changed by it.
@@ -93,6 +95,7 @@ impl ErrorCode {
             ErrorCode::Deadline
                 | ErrorCode::Unreachable
                 | ErrorCode::Forgotten
+                | ErrorCode::LogFull
                 | ErrorCode::AnswerGone
                 | ErrorCode::Internal
         )

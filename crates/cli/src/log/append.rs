@@ -1,9 +1,11 @@
 //! `staves log append`: each line of standard input is a record.
 
-use std::io::{BufRead, BufReader, Read, StdinLock, StdoutLock, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, StdinLock, StdoutLock, Write};
 
 use anyhow::Context;
 use bytes::Bytes;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde_json::json;
 use staves_client::{LOG_BATCH_BYTES_MAX, LogHandle};
 use staves_wire::ErrorCode;
@@ -67,9 +69,20 @@ impl Lines<'_> {
             return Ok(Some(kept));
         }
         let mut line = Vec::new();
-        let most = LOG_BATCH_BYTES_MAX as u64 + 1;
-        let read = self.input.by_ref().take(most).read_until(b'\n', &mut line);
-        if read.context("cannot read the records")? == 0 {
+        while line.last() != Some(&b'\n') && line.len() <= LOG_BATCH_BYTES_MAX {
+            if self.input.buffer().is_empty() {
+                wait_for_input()?;
+            }
+            let come = self.input.fill_buf().context("cannot read the records")?;
+            if come.is_empty() {
+                break;
+            }
+            // No more than has come: to wait for the rest is not the reader's business.
+            let most = come.len().min(LOG_BATCH_BYTES_MAX + 1 - line.len()) as u64;
+            let read = self.input.by_ref().take(most).read_until(b'\n', &mut line);
+            read.context("cannot read the records")?;
+        }
+        if line.is_empty() {
             return Ok(None);
         }
         self.line += 1;
@@ -85,6 +98,37 @@ impl Lines<'_> {
         }
         Ok(Some(Bytes::from(line)))
     }
+}
+
+/// Waits for input, or its end.
+///
+/// # Errors
+/// Nobody reads the positions any more: who waits for input would wait for nobody.
+fn wait_for_input() -> anyhow::Result<()> {
+    let (stdin, stdout) = (std::io::stdin(), std::io::stdout());
+    loop {
+        let mut ends = [
+            PollFd::new(&stdin, PollFlags::IN),
+            PollFd::new(&stdout, PollFlags::empty()),
+        ];
+        match poll(&mut ends, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error).context("cannot wait for records"),
+        }
+        if !ends[1].revents().is_empty() {
+            return Err(nobody_reads());
+        }
+        if !ends[0].revents().is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+fn nobody_reads() -> anyhow::Error {
+    anyhow::anyhow!(
+        "nobody reads the positions any more (standard output is closed): no more of the input is appended; read the log's end to see what of it is there"
+    )
 }
 
 pub fn append(session: &Cluster, log: &LogHandle, tags: &[u64], out: Format) -> anyhow::Result<()> {
@@ -112,7 +156,14 @@ pub(super) fn positions(
             Format::Json => writeln!(stdout, "{}", json!({ "position": position })),
             Format::Table => writeln!(stdout, "{position}"),
         };
-        output::written(told)?;
+        written(told)?;
     }
-    output::written(stdout.flush())
+    written(stdout.flush())
+}
+
+fn written(result: std::io::Result<()>) -> anyhow::Result<()> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(nobody_reads()),
+        result => output::written(result),
+    }
 }

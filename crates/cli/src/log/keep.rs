@@ -4,6 +4,9 @@ use clap::{Args, ValueEnum};
 use staves_client::{LogRetention, LogStat, WhenFull};
 use staves_node::config::Size;
 
+/// The options, for one who gave none.
+pub const OPTIONS: &str = "give one or more of --keep-records N, --keep-bytes SIZE, --keep-for TIME, --keep-all and --when-full RULE (keep, discard or refuse)";
+
 /// The options. What is not given stays as it is; of a new log all is kept.
 #[derive(Args, Clone, Debug)]
 #[group(skip)]

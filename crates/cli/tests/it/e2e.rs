@@ -30,6 +30,7 @@ mod left_out;
 mod littles;
 mod log;
 mod log_bench;
+mod log_words;
 mod losses;
 mod mapped;
 mod memory;

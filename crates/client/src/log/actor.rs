@@ -3,6 +3,8 @@
 mod sending;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use staves_log::{
@@ -16,8 +18,9 @@ use staves_wire::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
 use self::sending::append_of;
-use super::appoint;
 use super::calls::{UnitBatches, soon};
+use super::presence::LogPresence;
+use super::{appoint, calls};
 use crate::client::Client;
 use crate::error::ClientError;
 
@@ -104,6 +107,7 @@ pub(super) struct Actor {
     /// Requests of this round's appends.
     to_units: UnitBatches<Option<AppendId>>,
     to_sequencers: Vec<(SequencerId, SequencerRequest)>,
+    presence: Arc<LogPresence>,
     heard: (mpsc::UnboundedSender<Heard>, mpsc::UnboundedReceiver<Heard>),
 }
 
@@ -112,7 +116,7 @@ impl Actor {
         client: Client,
         pool: PoolId,
         record: LogRecord,
-        patience: Duration,
+        (patience, presence): (Duration, Arc<LogPresence>),
     ) -> Actor {
         let (name, view) = (record.name, record.view);
         let appends = AppendLimits {
@@ -141,6 +145,7 @@ impl Actor {
             trouble: None,
             to_units: UnitBatches::default(),
             to_sequencers: Vec::new(),
+            presence,
             heard: mpsc::unbounded_channel(),
         }
     }
@@ -276,11 +281,7 @@ impl Actor {
 
     fn learn(&mut self, view: Box<LogView>) {
         if view.log != self.appender.view().log {
-            let text = format!(
-                "log '{}' was deleted, and another has its name: open it anew",
-                self.name
-            );
-            return self.fail_all(&ClientError::of(ErrorCode::NotFound, text));
+            return self.fail_all(&calls::made_anew(&self.name));
         }
         let newer = view.term > self.appender.view().term;
         self.step(AppenderEvent::View(view.clone()));
@@ -303,6 +304,8 @@ impl Actor {
 
     fn tick(&mut self) {
         self.step(AppenderEvent::Tick);
+        let full = self.appender.is_full();
+        self.presence.full.store(full, Ordering::Relaxed);
         self.step_reader(ReaderEvent::Tick);
     }
 
@@ -373,12 +376,12 @@ impl Actor {
         let code = match error {
             AppendError::Busy => ErrorCode::Busy,
             AppendError::NoRoom => ErrorCode::OutOfMemory,
-            AppendError::Timeout
-            | AppendError::Full
-            | AppendError::TooManyTags
-            | AppendError::Expired => ErrorCode::Deadline,
+            AppendError::Timeout | AppendError::TooManyTags | AppendError::Expired => {
+                ErrorCode::Deadline
+            }
+            AppendError::Full => ErrorCode::LogFull,
             AppendError::Exhausted
-            | AppendError::Invalid
+            | AppendError::Invalid(_)
             | AppendError::ConditionFailed { .. }
             | AppendError::Refused => ErrorCode::Refused,
         };

@@ -234,6 +234,12 @@ fn no_log(name: &str) -> ClientError {
     ClientError::of(ErrorCode::NotFound, text)
 }
 
+/// The error of a log that is another than the one that was opened.
+pub(super) fn made_anew(name: &str) -> ClientError {
+    let text = format!("log '{name}' was deleted, and another has its name: open it anew");
+    ClientError::of(ErrorCode::NotFound, text)
+}
+
 /// The end of a request that a machine makes: it is made again, so that it need not be long.
 pub(super) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(2)

@@ -1,5 +1,7 @@
 //! A log in use: appends, reads, the tail, trims.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
@@ -10,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::actor::{AppendAsk, AppendOutcome, Ask};
 use super::calls;
+use super::presence::LogPresence;
 use crate::client::senseless;
 use crate::error::ClientError;
 
@@ -51,29 +54,43 @@ pub struct LogHandle {
     name: String,
     mode: AppendMode,
     asks: mpsc::Sender<Ask>,
+    presence: Arc<LogPresence>,
 }
 
 /// The end of a log, or of one of its streams.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct StreamEnd {
+pub struct StreamEnd {
+    /// The first position that was not given out.
     pub tail: Position,
     /// The stream's last positions, ascending.
     pub last: Vec<Position>,
+    /// Positions below are trimmed.
     pub trim: Position,
 }
 
 impl LogHandle {
-    pub(super) fn new(name: &str, mode: AppendMode, asks: mpsc::Sender<Ask>) -> LogHandle {
+    pub(super) fn new(
+        name: &str,
+        mode: AppendMode,
+        asks: mpsc::Sender<Ask>,
+        presence: Arc<LogPresence>,
+    ) -> LogHandle {
         LogHandle {
             name: name.to_owned(),
             mode,
             asks,
+            presence,
         }
     }
 
     /// The log's name.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// True if, at the last look, the log refused an append that was in flight: it keeps what its oldest cursor has not passed.
+    pub fn is_full(&self) -> bool {
+        self.presence.full.load(Ordering::Relaxed)
     }
 
     /// Most records of one append.
@@ -154,8 +171,8 @@ impl LogHandle {
         Ok(content)
     }
 
-    /// The content of a position, and what its unit says of it; none past the tail.
-    pub(super) async fn slot(
+    /// The content of a position, and what its unit says of it, which a walk along a stream needs; none past the tail.
+    pub async fn slot(
         &self,
         position: Position,
     ) -> Result<(LogSlot, Option<SlotAnswer<Bytes>>), ClientError> {
@@ -181,7 +198,8 @@ impl LogHandle {
         Ok(self.end_of(None).await?.tail)
     }
 
-    pub(super) async fn end_of(&self, tag: Option<u64>) -> Result<StreamEnd, ClientError> {
+    /// The tail, and with a tag the last positions of its stream.
+    pub async fn end_of(&self, tag: Option<u64>) -> Result<StreamEnd, ClientError> {
         match self.op(ReadOp::Tail(tag)).await? {
             ReadResult::Tail { tail, stream, trim } => Ok(StreamEnd {
                 tail,
@@ -194,6 +212,9 @@ impl LogHandle {
 
     /// Waits until a position has its content; with a tag, until a record of its stream lies there or above. False if that takes longer than
     /// `up_to`. The sequencer answers when it comes: nothing is asked for again and again.
+    ///
+    /// # Errors
+    /// `not-found`, within some seconds, if the log is deleted.
     pub async fn wait(
         &self,
         position: Position,
@@ -204,9 +225,12 @@ impl LogHandle {
         loop {
             match self.op(ReadOp::Wait { position, tag }).await? {
                 ReadResult::Grown(end) if end > position => return Ok(true),
-                ReadResult::Grown(_) if Instant::now() >= until => return Ok(false),
-                ReadResult::Grown(_) => {}
+                // The sequencer of a deleted log answers on for a while.
+                ReadResult::Grown(_) => self.presence.check(&self.name).await?,
                 other => return Err(senseless("a wait", &format!("{other:?}"))),
+            }
+            if Instant::now() >= until {
+                return Ok(false);
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The reasons why appends end without a position.
 
+use super::bounds::AppendBound;
 use crate::types::Position;
 
 /// The reason why an append is over without a position.
@@ -12,10 +13,8 @@ pub enum AppendError {
     #[error("this client has used all its numbers: open the log anew")]
     Exhausted,
     /// The append breaks a bound. Nothing was sent.
-    #[error(
-        "an append has 1 to 1024 records (1 unless the log binds) of at most 16 MiB, and at most 8 tags, each once"
-    )]
-    Invalid,
+    #[error("{0}")]
+    Invalid(AppendBound),
     /// No answer came in time: it may be in the log.
     #[error(
         "no unit acknowledged the append in time: it may be in the log; see that its units and its sequencer are up"

@@ -9,6 +9,7 @@ use std::time::Duration;
 use staves_model::Time;
 
 use super::append_error::AppendError;
+use super::bounds::AppendBound;
 use super::full_units::FullUnits;
 use super::in_flight::InFlightAppend;
 use super::prediction::TokenPrediction;
@@ -17,10 +18,7 @@ use crate::message::{
     AppendCondition, Records, SequencerReply, SequencerRequest, UnitReply, UnitRequest,
 };
 use crate::mutant::{LogMutant, planted};
-use crate::types::{
-    AppendId, AppendMode, BATCH_RECORDS_MAX, LogView, Position, RECORD_BYTES_MAX, SESSION_WINDOW,
-    SequencerId, TAGS_MAX, Term, UnitId,
-};
+use crate::types::{AppendId, LogView, Position, SESSION_WINDOW, SequencerId, Term, UnitId};
 
 /// The bounds and times of a client's appends.
 #[derive(Clone, Debug)]
@@ -144,6 +142,12 @@ impl Appender {
         self.in_flight.len()
     }
 
+    /// True while the log refuses an append that is in flight, since it is full.
+    pub fn is_full(&self) -> bool {
+        let is_full = |append: &InFlightAppend| append.late() == AppendError::Full;
+        self.in_flight.values().any(is_full)
+    }
+
     /// Takes one event.
     pub fn step(&mut self, now: Time, event: AppenderEvent, out: &mut AppenderEffects) {
         match event {
@@ -177,9 +181,8 @@ impl Appender {
         mut append: InFlightAppend,
         out: &mut AppenderEffects,
     ) -> Result<(), AppendError> {
-        if !self.is_wellformed(&append.records, &append.tags) {
-            return Err(AppendError::Invalid);
-        }
+        AppendBound::check(self.view.options.mode, &append.records, &append.tags)
+            .map_err(AppendError::Invalid)?;
         let bytes = append.records.bytes.len() as u64;
         let many = self.in_flight.len() >= self.limits.in_flight_max;
         let large = self.bytes > 0 && self.bytes + bytes > self.limits.in_flight_bytes_max;
@@ -199,21 +202,6 @@ impl Appender {
         self.in_flight.insert(seq, append);
         self.send(now, seq, out);
         Ok(())
-    }
-
-    fn is_wellformed(&self, records: &Records, tags: &[u64]) -> bool {
-        let most = match self.view.options.mode {
-            AppendMode::Bind => BATCH_RECORDS_MAX,
-            AppendMode::Predict | AppendMode::Corfu => 1,
-        };
-        let sum: u64 = records.lens.iter().map(|len| u64::from(*len)).sum();
-        let small = records.lens.iter().all(|len| *len <= RECORD_BYTES_MAX);
-        let twice = (1..tags.len()).any(|i| tags[..i].contains(&tags[i]));
-        (1..=most).contains(&records.count())
-            && small
-            && sum == records.bytes.len() as u64
-            && tags.len() <= TAGS_MAX
-            && !twice
     }
 
     fn tick(&mut self, now: Time, out: &mut AppenderEffects) {

@@ -194,7 +194,8 @@ fn appends_are_bounded_and_given_up_below_the_mark() {
         bytes: Bytes::from_static(b"abc"),
     };
     test.step(append(4, records));
-    assert_eq!(test.out.done[1], (4, Err(AppendError::Invalid)));
+    let lengths = AppendError::Invalid(AppendBound::Lengths { sum: 2, len: 3 });
+    assert_eq!(test.out.done[1], (4, Err(lengths)));
     test.wait(10_000);
     let timeouts = [
         (1, Err(AppendError::Timeout)),

@@ -1,26 +1,25 @@
 //! The calls on logs.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use prost::Message;
-use staves_client::{AppendMode, ErrorCode, LogStat};
+use staves_client::{AppendMode, LogStat};
 use staves_grpc::logs_v1::logs_server::Logs;
 use staves_grpc::logs_v1::{self as v1, FollowReply, Mode, Record};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tonic::codegen::BoxStream;
 use tonic::codegen::tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status, async_trait};
 
 use super::bodies::{StreamProgress, held};
 use super::connection::GrpcConnection;
+use super::cursors;
 use super::failure::settled;
-use crate::log_gateway::error::LogError;
+use super::log_failure::{failed, status, target, until};
+use crate::log_gateway::appends::GatewayAppend;
 use crate::log_gateway::follow::{FollowEvent, FollowForm, FollowFrom, Follower};
 use crate::log_gateway::{
-    APPEND_RECORDS_MAX, LIST_MAX, LOG_BATCH_BYTES_MAX, LogGateway, LogTarget, READ_RECORDS_MAX,
-    REQUEST_MAX,
+    APPEND_RECORDS_MAX, LIST_MAX, LOG_BATCH_BYTES_MAX, LogGateway, READ_RECORDS_MAX, ReadFrom,
 };
 
 /// Most bytes of an append's message: its records, what stands before each, and the rest.
@@ -41,46 +40,6 @@ impl LogService {
     fn logs(&self) -> &Arc<LogGateway> {
         &self.0.door.logs
     }
-}
-
-/// The status of a call on a log that failed.
-fn status(error: &LogError) -> Status {
-    let code = match error.code {
-        _ if error.outside.is_some() => Code::OutOfRange,
-        ErrorCode::NotFound => Code::NotFound,
-        ErrorCode::Malformed | ErrorCode::Unsupported | ErrorCode::TooLarge => {
-            Code::InvalidArgument
-        }
-        ErrorCode::Refused => Code::FailedPrecondition,
-        ErrorCode::Denied | ErrorCode::WrongCluster => Code::PermissionDenied,
-        ErrorCode::OutOfMemory => Code::ResourceExhausted,
-        ErrorCode::Lost => Code::DataLoss,
-        ErrorCode::Deadline => Code::DeadlineExceeded,
-        // Of a change that was sent it is not known.
-        ErrorCode::Unreachable if error.is_uncertain => Code::DeadlineExceeded,
-        code if code.worth_retrying() => Code::Unavailable,
-        _ => Code::Internal,
-    };
-    match error.is_uncertain {
-        true => Status::new(code, error.text.clone()),
-        false => settled(code, error.text.clone()),
-    }
-}
-
-fn failed(error: LogError) -> Status {
-    status(&error)
-}
-
-fn target(name: String, pool: Option<String>) -> LogTarget {
-    LogTarget { name, pool }
-}
-
-fn until(timeout_ms: u32) -> Instant {
-    let time = match timeout_ms {
-        0 => REQUEST_MAX,
-        ms => REQUEST_MAX.min(Duration::from_millis(ms.into())),
-    };
-    Instant::now() + time
 }
 
 /// A number of things where 0 is the most.
@@ -195,8 +154,8 @@ impl Logs for LogService {
     ) -> Result<Response<v1::DeleteReply>, Status> {
         let v1::DeleteRequest { name, pool } = request.into_inner();
         let deleted = self.logs().delete(&target(name, pool), until(0)).await;
-        deleted.map_err(failed)?;
-        Ok(Response::new(v1::DeleteReply {}))
+        let warning = deleted.map_err(failed)?.warning.unwrap_or_default();
+        Ok(Response::new(v1::DeleteReply { warning }))
     }
 
     async fn append(
@@ -208,10 +167,14 @@ impl Logs for LogService {
             pool,
             records,
             timeout_ms,
+            tags,
+            if_tail,
+            if_tag,
         } = request.into_inner();
         let count = records.len() as u64;
         let target = target(name, pool);
-        let appended = self.logs().append(&target, records, until(timeout_ms));
+        let append = GatewayAppend::new(records, tags, (if_tail, if_tag)).map_err(failed)?;
+        let appended = self.logs().append(&target, append, until(timeout_ms));
         let first = appended.await.map_err(failed)?;
         Ok(Response::new(v1::AppendReply {
             positions: (first..first.saturating_add(count)).collect(),
@@ -228,8 +191,13 @@ impl Logs for LogService {
             from,
             count,
             timeout_ms,
+            tag,
         } = request.into_inner();
         let (target, count) = (target(name, pool), at_most(count, READ_RECORDS_MAX));
+        let from = ReadFrom {
+            position: from,
+            tag,
+        };
         let read = self.logs().read(&target, from, count, until(timeout_ms));
         let batch = read.await.map_err(failed)?;
         let reply = v1::ReadReply {
@@ -260,6 +228,45 @@ impl Logs for LogService {
         Ok(Response::new(v1::TrimReply { log }))
     }
 
+    async fn punch(
+        &self,
+        request: Request<v1::PunchRequest>,
+    ) -> Result<Response<v1::PunchReply>, Status> {
+        let v1::PunchRequest { name, pool, at } = request.into_inner();
+        let punched = self.logs().punch(&target(name, pool), at, until(0)).await;
+        punched.map_err(failed)?;
+        Ok(Response::new(v1::PunchReply {}))
+    }
+
+    async fn list_cursors(
+        &self,
+        request: Request<v1::ListCursorsRequest>,
+    ) -> Result<Response<v1::ListCursorsReply>, Status> {
+        let v1::ListCursorsRequest { name, pool } = request.into_inner();
+        cursors::list(self.logs(), target(name, pool)).await
+    }
+
+    async fn get_cursor(
+        &self,
+        request: Request<v1::GetCursorRequest>,
+    ) -> Result<Response<v1::GetCursorReply>, Status> {
+        cursors::get(self.logs(), request.into_inner()).await
+    }
+
+    async fn set_cursor(
+        &self,
+        request: Request<v1::SetCursorRequest>,
+    ) -> Result<Response<v1::SetCursorReply>, Status> {
+        cursors::set(self.logs(), request.into_inner()).await
+    }
+
+    async fn delete_cursor(
+        &self,
+        request: Request<v1::DeleteCursorRequest>,
+    ) -> Result<Response<v1::DeleteCursorReply>, Status> {
+        cursors::delete(self.logs(), request.into_inner()).await
+    }
+
     type FollowStream = BoxStream<FollowReply>;
 
     async fn follow(
@@ -271,6 +278,7 @@ impl Logs for LogService {
             pool,
             from,
             from_tail,
+            tag,
         } = request.into_inner();
         let from = match (from, from_tail) {
             (Some(_), true) => {
@@ -281,7 +289,8 @@ impl Logs for LogService {
             (None, true) => FollowFrom::Tail,
             (None, false) => FollowFrom::Begin,
         };
-        let follower = Follower::begin(self.logs(), target(name, pool), from, until(0));
+        let target = target(name, pool);
+        let follower = Follower::begin(self.logs(), target, (from, tag), until(0));
         let follower = follower.await.map_err(failed)?;
         let (items, stream) = mpsc::channel(1);
         let (sent, progress) = mpsc::unbounded_channel();

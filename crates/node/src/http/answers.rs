@@ -1,27 +1,16 @@
 //! Answers of the door: JSON, and errors with the words of the other doors.
 
-use std::sync::Arc;
-
 use axum::body::Body;
-use bytes::Bytes;
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
 use serde_json::{Value, json};
 use staves_client::{AppendMode, ErrorCode, LogStat};
-use staves_net::InFlightPart;
-use tokio::sync::mpsc;
 
-use super::connection::HttpConnection;
-use crate::log_gateway::LogBatch;
-use crate::log_gateway::error::{LogError, Outside};
-use crate::pieces::{PiecedBody, is_taken};
+use crate::log_gateway::error::{ConditionFound, LogError, Outside};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// The type of JSON lines.
 pub(super) const JSON_LINES: &str = "application/x-ndjson";
-/// The position to go on at, and the log's tail.
-const NEXT: &str = "staves-next";
-const TAIL: &str = "staves-tail";
 
 /// A request that was not done, or may not have been, as HTTP has it.
 #[derive(Debug)]
@@ -115,9 +104,11 @@ fn status(error: &LogError) -> StatusCode {
         ErrorCode::Denied | ErrorCode::WrongCluster => StatusCode::FORBIDDEN,
         ErrorCode::NotFound => StatusCode::NOT_FOUND,
         ErrorCode::Refused => StatusCode::CONFLICT,
-        ErrorCode::Busy => StatusCode::TOO_MANY_REQUESTS,
         ErrorCode::Deadline => StatusCode::GATEWAY_TIMEOUT,
-        ErrorCode::OutOfMemory => StatusCode::INSUFFICIENT_STORAGE,
+        ErrorCode::OutOfMemory | ErrorCode::LogFull => StatusCode::INSUFFICIENT_STORAGE,
+        // It may have been done: who asks again may do it twice.
+        code if code.worth_retrying() && error.is_uncertain => StatusCode::GATEWAY_TIMEOUT,
+        ErrorCode::Busy => StatusCode::TOO_MANY_REQUESTS,
         code if code.worth_retrying() => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }
@@ -133,6 +124,11 @@ pub(super) fn error_json(error: &LogError) -> Value {
     match error.outside {
         Some(Outside::Trimmed(from)) => value["trim"] = from.into(),
         Some(Outside::PastTail(tail)) => value["tail"] = tail.into(),
+        None => {}
+    }
+    match error.found {
+        Some(ConditionFound::Tail(tail)) => value["tail"] = tail.into(),
+        Some(ConditionFound::Cursor(position)) => value["position"] = position.into(),
         None => {}
     }
     value
@@ -175,37 +171,22 @@ pub(super) fn record_json(position: u64, record: &[u8]) -> Value {
     }
 }
 
-/// An answer of a line for each record, whose memory is held until it has left.
-pub(super) fn lines_answer(batch: LogBatch, connection: &Arc<HttpConnection>) -> Response<Body> {
-    let LogBatch {
-        records,
-        next,
-        tail,
-        mut part,
-    } = batch;
-    let mut lines = String::new();
-    for (position, record) in &records {
-        lines += &record_json(*position, record).to_string();
-        lines.push('\n');
-    }
-    drop(records);
-    part.grow_to(lines.len());
-    let mut response = Response::new(held(lines.into(), part, connection));
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON_LINES));
-    headers.insert(NEXT, next.into());
-    headers.insert(TAIL, tail.into());
-    response
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// A body whose memory is held until it has left, or its client is seen not to take it.
-fn held(bytes: Bytes, mut part: InFlightPart, connection: &Arc<HttpConnection>) -> Body {
-    let (sent, mut progress) = mpsc::unbounded_channel();
-    let (connection, length) = (connection.clone(), bytes.len());
-    tokio::spawn(async move {
-        if !is_taken(&mut part, &mut progress, length).await {
-            connection.close();
+    /// Regression: 503 says that nothing was done.
+    #[test]
+    fn only_of_what_was_not_done_it_is_said_that_it_may_be_asked_again() {
+        let text = "nobody answers";
+        for code in ErrorCode::ALL {
+            let uncertain = status(&LogError::uncertain(*code, text));
+            assert_ne!(uncertain, StatusCode::SERVICE_UNAVAILABLE, "{code}");
+            assert_ne!(uncertain, StatusCode::TOO_MANY_REQUESTS, "{code}");
         }
-    });
-    Body::new(PiecedBody::new(Body::from(bytes), sent))
+        let settled = LogError::of(ErrorCode::Unreachable, text);
+        assert_eq!(status(&settled), StatusCode::SERVICE_UNAVAILABLE);
+        let full = LogError::uncertain(ErrorCode::LogFull, text);
+        assert_eq!(status(&full), StatusCode::INSUFFICIENT_STORAGE);
+    }
 }

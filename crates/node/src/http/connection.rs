@@ -18,6 +18,7 @@ use super::HttpDoor;
 use super::routes;
 use super::socket::PatientSocket;
 use crate::door::Phase;
+use crate::log_gateway::LogGateway;
 use crate::volumes::places::keep_alive;
 
 /// Most bytes of a request's head, and of an answer between the service and the socket.
@@ -36,6 +37,10 @@ pub(super) struct HttpConnection {
 }
 
 impl HttpConnection {
+    pub(super) fn logs(&self) -> &Arc<LogGateway> {
+        &self.door.logs
+    }
+
     /// Ends the connection: an answer is not taken.
     pub(super) fn close(&self) {
         self.closing.notify_one();

@@ -15,7 +15,6 @@ use tokio::sync::mpsc;
 use super::answers::{HttpError, error_json, record_json};
 use super::connection::HttpConnection;
 use super::query::QueryPairs;
-use super::routes::target;
 use crate::log_gateway::follow::{FollowEvent, FollowForm, FollowFrom, Follower};
 use crate::pieces::PiecedBody;
 
@@ -72,7 +71,7 @@ pub(super) async fn follow<B>(
     name: String,
     request: &Request<B>,
 ) -> Result<Response<Body>, HttpError> {
-    let query = QueryPairs::parse(request.uri().query(), &["from", "pool"])?;
+    let query = QueryPairs::parse(request.uri().query(), &["from", "tag", "pool"])?;
     let last = request.headers().get(LAST_EVENT_ID);
     let from = match last {
         // A browser asks for the same address again, and says by this how far it came.
@@ -83,8 +82,9 @@ pub(super) async fn follow<B>(
             Some(_) => FollowFrom::Position(query.number("from")?.unwrap_or_default()),
         },
     };
-    let target = target(name, &query);
-    let follower = Follower::begin(&connection.door.logs, target, from, query.until()?).await?;
+    let target = query.target(name);
+    let from = (from, query.number("tag")?);
+    let follower = Follower::begin(connection.logs(), target, from, query.until()?).await?;
     let (items, events) = mpsc::channel(1);
     let (sent, progress) = mpsc::unbounded_channel();
     let connection = connection.clone();

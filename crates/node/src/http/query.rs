@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::answers::HttpError;
-use crate::log_gateway::REQUEST_MAX;
+use crate::log_gateway::{LogTarget, REQUEST_MAX};
 
 /// Text of a path or a query without its percent signs.
 pub(super) fn decoded(what: &str, text: &str) -> Result<String, HttpError> {
@@ -64,16 +64,27 @@ impl QueryPairs {
 
     /// A whole number that is not negative.
     pub(super) fn number(&self, key: &str) -> Result<Option<u64>, HttpError> {
+        self.text(key).map(|text| whole(key, text)).transpose()
+    }
+
+    /// Whole numbers with commas between them; none without the key.
+    pub(super) fn numbers(&self, key: &str) -> Result<Vec<u64>, HttpError> {
         let Some(text) = self.text(key) else {
-            return Ok(None);
+            return Ok(Vec::new());
         };
-        let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let number = text.parse().ok().filter(|_| is_number);
-        number.map(Some).ok_or_else(|| {
-            let shown: String = text.chars().take(40).collect();
-            let text = format!("{key} is a whole number from 0 to 2^64 - 1, and not '{shown}'");
-            HttpError::malformed(text)
-        })
+        text.split(',').map(|text| whole(key, text)).collect()
+    }
+
+    /// A setting that is there or not: by its key alone, or as true or false.
+    pub(super) fn flag(&self, key: &str) -> Result<bool, HttpError> {
+        match self.text(key) {
+            None | Some("false") => Ok(false),
+            Some("" | "true") => Ok(true),
+            Some(_) => {
+                let text = format!("{key} is true or false, or stands alone");
+                Err(HttpError::malformed(text))
+            }
+        }
     }
 
     /// A whole number from 1 to a most, which it is by default.
@@ -88,9 +99,27 @@ impl QueryPairs {
         }
     }
 
+    /// The log of this name, in the pool that the query names.
+    pub(super) fn target(&self, name: String) -> LogTarget {
+        LogTarget {
+            name,
+            pool: self.text("pool").map(str::to_owned),
+        }
+    }
+
     /// The end of the request's time.
     pub(super) fn until(&self) -> Result<Instant, HttpError> {
         let ms = self.count("timeout_ms", REQUEST_MAX.as_millis() as usize)?;
         Ok(Instant::now() + Duration::from_millis(ms as u64))
     }
+}
+
+fn whole(key: &str, text: &str) -> Result<u64, HttpError> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let number = text.parse().ok().filter(|_| is_number);
+    number.ok_or_else(|| {
+        let shown: String = text.chars().take(40).collect();
+        let text = format!("{key} is a whole number from 0 to 2^64 - 1, and not '{shown}'");
+        HttpError::malformed(text)
+    })
 }

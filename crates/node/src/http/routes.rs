@@ -4,17 +4,16 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_TYPE, HOST, ORIGIN};
+use hyper::header::{HOST, ORIGIN};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use serde_json::json;
 use staves_client::AppendMode;
 
-use super::answers::{HttpError, JSON_LINES, json_answer, lines_answer, log_json};
-use super::bodies::{lines, receive};
+use super::answers::{HttpError, json_answer, log_json};
 use super::connection::HttpConnection;
-use super::events;
 use super::query::{QueryPairs, decoded};
-use crate::log_gateway::{LIST_MAX, LogGateway, LogTarget, READ_RECORDS_MAX};
+use super::{cursors, events, records};
+use crate::log_gateway::LIST_MAX;
 
 /// The path of all logs.
 const LOGS: &str = "/v1/logs";
@@ -27,7 +26,9 @@ enum LogPath {
     Log,
     Tail,
     Trim,
+    Punch,
     Follow,
+    Cursors,
 }
 
 /// Answers a request.
@@ -55,31 +56,42 @@ async fn done(
         };
     }
     let rest = rest.strip_prefix('/').ok_or_else(no_path)?;
-    let (name, place) = match rest.split_once('/') {
-        None => (rest, LogPath::Log),
-        Some((name, "tail")) => (name, LogPath::Tail),
-        Some((name, "trim")) => (name, LogPath::Trim),
-        Some((name, "follow")) => (name, LogPath::Follow),
-        Some(_) => return Err(no_path()),
+    let (name, below) = rest.split_once('/').unwrap_or((rest, ""));
+    let log = decoded("the name of the log", name)?;
+    let place = match below {
+        "" if name.len() == rest.len() => LogPath::Log,
+        "tail" => LogPath::Tail,
+        "trim" => LogPath::Trim,
+        "punch" => LogPath::Punch,
+        "follow" => LogPath::Follow,
+        "cursors" => LogPath::Cursors,
+        below => {
+            let cursor = below.strip_prefix("cursors/");
+            let cursor = cursor.filter(|cursor| !cursor.contains('/'));
+            let cursor = cursor.ok_or_else(no_path)?;
+            let cursor = decoded("the name of the cursor", cursor)?;
+            return cursors::answer(connection, (log, cursor), &request).await;
+        }
     };
-    let name = decoded("the name of the log", name)?;
     match (place, request.method().as_str()) {
-        (LogPath::Log, "GET") => read_or_show(connection, name, &request).await,
-        (LogPath::Log, "POST") => append(connection, name, request).await,
-        (LogPath::Log, "PUT") => create(connection, name, &request).await,
-        (LogPath::Log, "DELETE") => delete(connection, name, &request).await,
+        (LogPath::Log, "GET") => records::read_or_show(connection, log, &request).await,
+        (LogPath::Log, "POST") => records::append(connection, log, request).await,
+        (LogPath::Log, "PUT") => create(connection, log, &request).await,
+        (LogPath::Log, "DELETE") => delete(connection, log, &request).await,
         (LogPath::Log, _) => Err(HttpError::no_method("GET, POST, PUT, DELETE")),
-        (LogPath::Tail, "GET") => tail(connection, name, &request).await,
-        (LogPath::Trim, "POST") => trim(connection, name, &request).await,
-        (LogPath::Follow, "GET") => events::follow(connection, name, &request).await,
-        (LogPath::Trim, _) => Err(HttpError::no_method("POST")),
-        (LogPath::Tail | LogPath::Follow, _) => Err(HttpError::no_method("GET")),
+        (LogPath::Tail, "GET") => tail(connection, log, &request).await,
+        (LogPath::Trim, "POST") => records::trim(connection, log, &request).await,
+        (LogPath::Punch, "POST") => records::punch(connection, log, &request).await,
+        (LogPath::Cursors, "GET") => cursors::list(connection, log, &request).await,
+        (LogPath::Follow, "GET") => events::follow(connection, log, &request).await,
+        (LogPath::Trim | LogPath::Punch, _) => Err(HttpError::no_method("POST")),
+        (_, _) => Err(HttpError::no_method("GET")),
     }
 }
 
 fn no_path() -> HttpError {
     HttpError::no_path(
-        "there is no such path: this door has /v1/logs, /v1/logs/NAME and, behind that, /tail, /trim and /follow",
+        "there is no such path: this door has /v1/logs, /v1/logs/NAME and, behind that, /tail, /trim, /punch, /follow, /cursors and /cursors/CURSOR",
     )
 }
 
@@ -112,18 +124,6 @@ fn is_foreign(headers: &HeaderMap) -> bool {
     own.is_none() || named != own
 }
 
-/// The log that a request names.
-pub(super) fn target(name: String, query: &QueryPairs) -> LogTarget {
-    LogTarget {
-        name,
-        pool: query.text("pool").map(str::to_owned),
-    }
-}
-
-fn logs(connection: &HttpConnection) -> &Arc<LogGateway> {
-    &connection.door.logs
-}
-
 async fn list<B>(
     connection: &HttpConnection,
     request: &Request<B>,
@@ -136,59 +136,10 @@ async fn list<B>(
         let of = query.text("after_pool").or(pool);
         (of.unwrap_or_default().to_owned(), name.to_owned())
     });
-    let page = logs(connection).list(pool, after, most, query.until()?);
+    let page = connection.logs().list(pool, after, most, query.until()?);
     let page = page.await?;
     let all: Vec<_> = page.logs.iter().map(log_json).collect();
     let value = json!({ "logs": all, "more": page.more });
-    Ok(json_answer(StatusCode::OK, &value))
-}
-
-async fn read_or_show<B>(
-    connection: &Arc<HttpConnection>,
-    name: String,
-    request: &Request<B>,
-) -> Result<Response<Body>, HttpError> {
-    let known = ["from", "count", "pool", "timeout_ms"];
-    let query = QueryPairs::parse(request.uri().query(), &known)?;
-    let target = target(name, &query);
-    let (from, until) = (query.number("from")?, query.until()?);
-    if from.is_none() && query.text("count").is_none() {
-        let stat = logs(connection).show(&target, until).await?;
-        return Ok(json_answer(StatusCode::OK, &log_json(&stat)));
-    }
-    let count = query.count("count", READ_RECORDS_MAX)?;
-    let batch = logs(connection).read(&target, from, count, until).await?;
-    connection.door.places.state.count_read(0);
-    Ok(lines_answer(batch, connection))
-}
-
-async fn append(
-    connection: &HttpConnection,
-    name: String,
-    request: Request<Incoming>,
-) -> Result<Response<Body>, HttpError> {
-    let known = ["pool", "timeout_ms"];
-    let query = QueryPairs::parse(request.uri().query(), &known)?;
-    let target = target(name, &query);
-    let (head, body) = request.into_parts();
-    let memory = &logs(connection).figures.memory;
-    let (body, _part) = receive(body, memory, connection.door.times.body).await?;
-    let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes());
-    let kind = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
-    let is_lines = kind.is_some_and(|kind| {
-        kind.trim_ascii()
-            .eq_ignore_ascii_case(JSON_LINES.as_bytes())
-    });
-    let records = match is_lines {
-        true => lines(&body)?,
-        false => vec![body],
-    };
-    let count = records.len() as u64;
-    let first = logs(connection).append(&target, records, query.until()?);
-    let first = first.await?;
-    connection.door.places.state.count_write(0);
-    let positions: Vec<u64> = (first..first.saturating_add(count)).collect();
-    let value = json!({ "log": target.name, "positions": positions });
     Ok(json_answer(StatusCode::OK, &value))
 }
 
@@ -207,8 +158,9 @@ async fn create<B>(
             return Err(HttpError::malformed(text));
         }
     };
-    let target = target(name, &query);
-    let made = logs(connection)
+    let target = query.target(name);
+    let made = connection
+        .logs()
         .create(&target, mode, query.until()?)
         .await?;
     Ok(json_answer(StatusCode::CREATED, &log_json(&made)))
@@ -220,10 +172,13 @@ async fn delete<B>(
     request: &Request<B>,
 ) -> Result<Response<Body>, HttpError> {
     let query = QueryPairs::parse(request.uri().query(), &["pool", "timeout_ms"])?;
-    let target = target(name, &query);
-    let was = logs(connection).delete(&target, query.until()?).await?;
-    let mut value = log_json(&was);
+    let target = query.target(name);
+    let deleted = connection.logs().delete(&target, query.until()?).await?;
+    let mut value = log_json(&deleted.stat);
     value["result"] = "deleted".into();
+    if let Some(warning) = deleted.warning {
+        value["warning"] = warning.into();
+    }
     Ok(json_answer(StatusCode::OK, &value))
 }
 
@@ -233,26 +188,9 @@ async fn tail<B>(
     request: &Request<B>,
 ) -> Result<Response<Body>, HttpError> {
     let query = QueryPairs::parse(request.uri().query(), &["pool", "timeout_ms"])?;
-    let target = target(name, &query);
-    let tail = logs(connection).tail(&target, query.until()?).await?;
+    let target = query.target(name);
+    let tail = connection.logs().tail(&target, query.until()?).await?;
     let value = json!({ "log": target.name, "tail": tail });
-    Ok(json_answer(StatusCode::OK, &value))
-}
-
-async fn trim<B>(
-    connection: &HttpConnection,
-    name: String,
-    request: &Request<B>,
-) -> Result<Response<Body>, HttpError> {
-    let query = QueryPairs::parse(request.uri().query(), &["to", "pool", "timeout_ms"])?;
-    let target = target(name, &query);
-    let Some(to) = query.number("to")? else {
-        let text = "to is missing: give the first position that is to be kept, ?to=POSITION";
-        return Err(HttpError::malformed(text));
-    };
-    let trimmed = logs(connection).trim(&target, to, query.until()?).await?;
-    let mut value = log_json(&trimmed);
-    value["result"] = "trimmed".into();
     Ok(json_answer(StatusCode::OK, &value))
 }
 

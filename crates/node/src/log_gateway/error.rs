@@ -1,6 +1,6 @@
 //! Errors of requests on logs.
 
-use staves_client::{ClientError, ErrorCode};
+use staves_client::{AppendCondition, ClientError, ErrorCode};
 
 /// Most bytes of an error's text.
 const TEXT_BYTES_MAX: usize = 1000;
@@ -14,6 +14,15 @@ pub(crate) enum Outside {
     PastTail(u64),
 }
 
+/// The state that a condition of a request was not true of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ConditionFound {
+    /// The tail of the log, or of the stream.
+    Tail(u64),
+    /// The position of the cursor; none if there is no such cursor.
+    Cursor(Option<u64>),
+}
+
 /// A request that was not done, or may not have been.
 #[derive(Clone, Debug)]
 pub(crate) struct LogError {
@@ -23,6 +32,8 @@ pub(crate) struct LogError {
     pub(crate) is_uncertain: bool,
     /// The position that was asked for is not in the log.
     pub(crate) outside: Option<Outside>,
+    /// A condition does not hold. Nothing was done, and nothing will be.
+    pub(crate) found: Option<ConditionFound>,
 }
 
 impl LogError {
@@ -33,6 +44,7 @@ impl LogError {
             text: bounded(text.into()),
             is_uncertain: false,
             outside: None,
+            found: None,
         }
     }
 
@@ -59,6 +71,48 @@ impl LogError {
         LogError {
             outside: Some(Outside::PastTail(tail)),
             ..LogError::of(ErrorCode::NotFound, text)
+        }
+    }
+
+    pub(super) fn past_condition(name: &str, condition: AppendCondition, tail: u64) -> LogError {
+        let of = match condition.tag {
+            Some(tag) => format!("tag {tag} in log '{name}'"),
+            None => format!("log '{name}'"),
+        };
+        let text = format!(
+            "the condition failed: the tail of {of} is {tail}, past {}; nothing was appended. Read what came since, and append with if_tail {tail}",
+            condition.tail
+        );
+        LogError {
+            found: Some(ConditionFound::Tail(tail)),
+            ..LogError::of(ErrorCode::Refused, text)
+        }
+    }
+
+    pub(super) fn no_cursor(name: &str, cursor: &str) -> LogError {
+        let text =
+            format!("log '{name}' has no cursor '{cursor}': its cursors are listed under it");
+        LogError::of(ErrorCode::NotFound, text)
+    }
+
+    pub(super) fn cursor_elsewhere(name: &str, cursor: &str, now: Option<u64>) -> LogError {
+        let text = match now {
+            Some(now) => format!(
+                "cursor '{cursor}' of log '{name}' is at {now}, and was left there: read it anew, and set it with if_at {now}"
+            ),
+            None => format!("log '{name}' has no cursor '{cursor}': make it with if_new"),
+        };
+        LogError {
+            found: Some(ConditionFound::Cursor(now)),
+            ..LogError::of(ErrorCode::Refused, text)
+        }
+    }
+
+    /// The same of a request that changes nothing.
+    pub(super) fn settled(self) -> LogError {
+        LogError {
+            is_uncertain: false,
+            ..self
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::error::LogError;
 use super::handles::OpenLog;
 use super::reads::{LogBatch, ReadBounds};
+use super::streams::StreamPart;
 use super::{FOLLOWERS_MAX, LogGateway, LogTarget, REQUEST_MAX};
 use crate::client_doors::LogDoorFigures;
 use crate::pieces::is_taken;
@@ -29,6 +30,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Most records, and bytes of them, that are on their way to a follower; one that is longer goes alone.
 const BATCH_RECORDS: usize = 256;
 const BATCH_BYTES: usize = 128 << 10;
+/// Most positions of a stream that a follower keeps: 32 KiB.
+const WALKED_MAX: usize = 4096;
 
 /// The tail of a log, as the last answer had it.
 #[derive(Clone, Debug)]
@@ -62,16 +65,19 @@ async fn watch_tail(log: Arc<OpenLog>) {
                     *state = TailState::At(tail);
                     is_new
                 });
-                match log.handle.wait(tail, None, WAIT).await {
+                match log
+                    .handle
+                    .wait(tail, None, WAIT)
+                    .await
+                    .map_err(LogError::from)
+                {
                     Ok(_) => PAUSE,
+                    // Its sequencer may answer on for a while.
+                    Err(gone) if gone.is_gone() => return end_watch(&log, gone),
                     Err(_) => PAUSE_AFTER_ERROR,
                 }
             }
-            Err(gone) if gone.is_gone() => {
-                log.tail.send_replace(TailState::Gone(gone));
-                log.is_watched.store(false, Ordering::Release);
-                return;
-            }
+            Err(gone) if gone.is_gone() => return end_watch(&log, gone),
             // A sequencer that is gone, most often: there will be another.
             Err(_) => PAUSE_AFTER_ERROR,
         };
@@ -86,6 +92,11 @@ async fn watch_tail(log: Arc<OpenLog>) {
             }
         }
     }
+}
+
+fn end_watch(log: &OpenLog, gone: LogError) {
+    log.tail.send_replace(TailState::Gone(gone));
+    log.is_watched.store(false, Ordering::Release);
 }
 
 /// The first position of a follower.
@@ -123,6 +134,8 @@ pub(crate) struct Follower {
     gateway: Arc<LogGateway>,
     target: LogTarget,
     log: Arc<OpenLog>,
+    /// Only records of this tag, and those positions of them that were found.
+    stream: Option<(u64, StreamPart)>,
     position: u64,
     tail: watch::Receiver<TailState>,
     _place: FollowerPlace,
@@ -162,7 +175,7 @@ impl Follower {
     pub(crate) async fn begin(
         gateway: &Arc<LogGateway>,
         target: LogTarget,
-        from: FollowFrom,
+        (from, tag): (FollowFrom, Option<u64>),
         until: Instant,
     ) -> Result<Follower, LogError> {
         let place = FollowerPlace::take(gateway)?;
@@ -186,6 +199,7 @@ impl Follower {
             tail: log.follow_tail(),
             target,
             log,
+            stream: tag.map(|tag| (tag, StreamPart::nothing_below(position))),
             position,
             _place: place,
         })
@@ -249,6 +263,53 @@ impl Follower {
 
     /// The next records, waited for. An error ends it.
     async fn next(&mut self) -> Result<LogBatch, LogError> {
+        match self.stream.is_some() {
+            false => self.next_of_all().await,
+            true => self.next_of_stream().await,
+        }
+    }
+
+    /// The next records of the stream. Each follower of one waits at the sequencer by itself.
+    async fn next_of_stream(&mut self) -> Result<LogBatch, LogError> {
+        let Some((tag, part)) = &mut self.stream else {
+            return Err(LogError::of(ErrorCode::Internal, "no stream is followed"));
+        };
+        let mut position = self.position;
+        loop {
+            let until = Instant::now() + REQUEST_MAX;
+            if part.positions.is_empty() {
+                let walk = self
+                    .gateway
+                    .walk(&self.log, (*tag, position), WALKED_MAX, until);
+                match walk.await {
+                    Ok(found) => *part = found,
+                    Err(error) if is_over(&error) => return Err(error),
+                    Err(_) => {
+                        sleep(PAUSE_AFTER_ERROR).await;
+                        continue;
+                    }
+                }
+            }
+            if part.positions.is_empty() {
+                position = part.next;
+                wait_for(&self.log, position, *tag).await?;
+                continue;
+            }
+            let bounds = batch_bounds(until);
+            let read = self
+                .gateway
+                .read_part(&self.log, part, position, bounds)
+                .await;
+            match self.gateway.say_begin(&self.target, read, until).await {
+                Ok(batch) if batch.records.is_empty() => position = batch.next,
+                Ok(batch) => return Ok(batch),
+                Err(error) if is_over(&error) => return Err(error),
+                Err(_) => sleep(PAUSE_AFTER_ERROR).await,
+            }
+        }
+    }
+
+    async fn next_of_all(&mut self) -> Result<LogBatch, LogError> {
         let mut position = self.position;
         loop {
             let tail = match &*self.tail.borrow_and_update() {
@@ -263,11 +324,7 @@ impl Follower {
                 continue;
             }
             let until = Instant::now() + REQUEST_MAX;
-            let bounds = ReadBounds {
-                records: BATCH_RECORDS,
-                bytes: BATCH_BYTES,
-                until,
-            };
+            let bounds = batch_bounds(until);
             let read = self.gateway.read_below(&self.log, (position, tail), bounds);
             match self
                 .gateway
@@ -281,6 +338,31 @@ impl Follower {
                 Err(_) => sleep(PAUSE_AFTER_ERROR).await,
             }
         }
+    }
+}
+
+/// Waits for a record of a tag at a position or above.
+async fn wait_for(log: &OpenLog, position: u64, tag: u64) -> Result<(), LogError> {
+    loop {
+        match log.handle.wait(position, Some(tag), WAIT).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => {
+                let error = LogError::from(error);
+                if is_over(&error) {
+                    return Err(error);
+                }
+                sleep(PAUSE_AFTER_ERROR).await;
+            }
+        }
+    }
+}
+
+fn batch_bounds(until: Instant) -> ReadBounds {
+    ReadBounds {
+        records: BATCH_RECORDS,
+        bytes: BATCH_BYTES,
+        until,
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) const READS_MAX: usize = 32;
 /// Most of them of one log.
 pub(super) const LOG_READS_MAX: usize = 16;
 /// Most of them of one request.
-const AHEAD: usize = 8;
+pub(super) const AHEAD: usize = 8;
 /// Most positions that one request looks at: many may be empty.
 const SCAN_MAX: u64 = 8192;
 /// A record is in memory twice for a moment: as it came, and as it is sent.
@@ -73,25 +73,39 @@ pub(super) struct ReadBounds {
     pub(super) until: Instant,
 }
 
+/// The records that a request reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ReadFrom {
+    /// The first position; without one, where the log begins.
+    pub(crate) position: Option<u64>,
+    /// Only records of this tag.
+    pub(crate) tag: Option<u64>,
+}
+
 impl LogGateway {
-    /// Records from a position on, up to so many; from where the log begins, without one.
+    /// Records from a position on, up to so many.
     pub(crate) async fn read(
         &self,
         target: &LogTarget,
-        from: Option<u64>,
+        from: ReadFrom,
         records: usize,
         until: Instant,
     ) -> Result<LogBatch, LogError> {
-        let from = match from {
-            Some(from) => from,
-            None => self.show(target, until).await?.trim,
+        let (tag, from) = match from.position {
+            Some(position) => (from.tag, position),
+            None => (from.tag, self.show(target, until).await?.trim),
         };
         let bounds = ReadBounds {
             records,
             bytes: READ_BYTES_MAX,
             until,
         };
-        let read = |log: Arc<OpenLog>| async move { self.read_open(&log, from, bounds).await };
+        let read = |log: Arc<OpenLog>| async move {
+            match tag {
+                None => self.read_open(&log, from, bounds).await,
+                Some(tag) => self.read_stream(&log, (tag, from), bounds).await,
+            }
+        };
         let batch = self.with_log(target, until, read).await;
         self.say_begin(target, batch, until).await
     }
@@ -133,7 +147,19 @@ impl LogGateway {
         bounds: ReadBounds,
     ) -> Result<LogBatch, LogError> {
         let end = tail.min(from.saturating_add(SCAN_MAX));
-        let (mut ahead, mut asked) = (VecDeque::new(), from);
+        self.read_at(log, from..end, (from, tail), bounds).await
+    }
+
+    /// Records of these positions, which ascend and lie from `from` on and below the tail. Goes on behind the last one that it looked at.
+    pub(super) async fn read_at(
+        &self,
+        log: &Arc<OpenLog>,
+        mut positions: impl Iterator<Item = u64>,
+        (from, tail): (u64, u64),
+        bounds: ReadBounds,
+    ) -> Result<LogBatch, LogError> {
+        let mut ahead = VecDeque::new();
+        let mut waiting = positions.next();
         let mut batch = LogBatch {
             records: Vec::new(),
             next: from,
@@ -142,20 +168,20 @@ impl LogGateway {
         };
         let mut bytes = 0;
         while batch.records.len() < bounds.records {
-            while asked < end && ahead.len() < AHEAD {
+            while let Some(position) = waiting.filter(|_| ahead.len() < AHEAD) {
                 let waits = ahead.is_empty();
                 let Some(places) = self.read_places(log, waits, bounds.until).await? else {
                     break;
                 };
-                ahead.push_back(begin_read(log, asked, places));
-                asked += 1;
+                ahead.push_back(begin_read(log, position, places));
+                waiting = positions.next();
             }
             let Some(read) = ahead.pop_front() else {
                 break;
             };
             let position = read.position;
             let slot = match timeout_at(bounds.until, read.read).await {
-                Ok(Ok(slot)) => slot.map_err(LogError::from),
+                Ok(Ok(slot)) => slot.map_err(|error| LogError::from(error).settled()),
                 Ok(Err(_)) => Err(LogError::of(ErrorCode::Internal, "the read ended early")),
                 Err(_) => Err(late("")),
             };
@@ -183,7 +209,7 @@ impl LogGateway {
     }
 
     /// Places for one more read. Only who has none waits for one: of many that wait for each other each would have some.
-    async fn read_places(
+    pub(super) async fn read_places(
         &self,
         log: &OpenLog,
         waits: bool,

@@ -264,6 +264,8 @@ fn logs_are_trimmed_and_deleted_by_both_doors() {
     assert_eq!((trimmed.status, &trimmed.json()["trim"]), (200, &3.into()));
     let gone = ask(door, "GET", "/v1/logs/c?from=1", b"");
     assert_eq!((gone.status, &gone.json()["trim"]), (410, &3.into()));
+    let gone = ask(door, "GET", "/v1/logs/c/follow?from=2", b"");
+    assert_eq!((gone.status, &gone.json()["trim"]), (410, &3.into()));
     let begin = ask(door, "GET", "/v1/logs/c?count=10", b"");
     assert_eq!(
         begin.text(),

@@ -18,6 +18,8 @@ mod hostile;
 mod least_copies;
 mod lives;
 mod loads;
+mod log_door_failures;
+mod log_door_streams;
 mod log_doors;
 mod log_followers;
 mod log_limits;

@@ -5,7 +5,7 @@ mod queue;
 use super::Cluster;
 
 impl Cluster {
-    fn log(&self, i: usize, args: &[&str], input: &str) -> String {
+    pub(super) fn log(&self, i: usize, args: &[&str], input: &str) -> String {
         let out = self.pipe(i, &[&["log"], args].concat(), input.as_bytes());
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(out.status.success(), "{args:?}: {text}");
@@ -13,7 +13,7 @@ impl Cluster {
     }
 
     /// The one line that is said, of a command that prints nothing.
-    fn no_log(&self, args: &[&str], input: &str) -> String {
+    pub(super) fn no_log(&self, args: &[&str], input: &str) -> String {
         let out = self.pipe(0, &[&["log"], args].concat(), input.as_bytes());
         let text = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(!out.status.success() && out.stdout.is_empty(), "{args:?}");
@@ -22,7 +22,7 @@ impl Cluster {
     }
 }
 
-fn make_pool(cluster: &Cluster, medium: &str) {
+pub(super) fn make_pool(cluster: &Cluster, medium: &str) {
     let pool = "pool create logs --kind log --scheme 1+1 --memory 60MiB --buckets 4 --medium";
     let pool: Vec<&str> = pool.split(' ').chain([medium]).collect();
     let made = cluster.run(0, &pool);
