@@ -1,5 +1,6 @@
 //! The task of one client of one log: it drives the machines of appends and of reads.
 
+mod errors;
 mod sending;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +10,8 @@ use std::time::{Duration, Instant};
 
 use staves_log::{
     AppendCondition, AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects,
-    AppenderEvent, LogReader, LogRecord, LogView, Position, ReadFailure, ReadLimits, ReadOp,
-    ReadResult, ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest,
-    UnitReply,
+    AppenderEvent, LogReader, LogRecord, LogView, Position, ReadLimits, ReadOp, ReadResult,
+    ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest, UnitReply,
 };
 use staves_model::{PoolId, Time};
 use staves_wire::ErrorCode;
@@ -364,39 +364,5 @@ impl Actor {
             let view = appoint::view(&client, pool, &name, known).await;
             let _gone = heard.send(Heard::View(view.map(Box::new)));
         });
-    }
-
-    /// The last trouble, as the reason of what did not come in time.
-    fn because(&self) -> String {
-        let trouble = self.trouble.as_ref();
-        trouble.map_or_else(String::new, |error| format!("; the last answer: {error}"))
-    }
-
-    fn append_error(&self, error: AppendError) -> ClientError {
-        let code = match error {
-            AppendError::Busy => ErrorCode::Busy,
-            AppendError::NoRoom => ErrorCode::OutOfMemory,
-            AppendError::Timeout | AppendError::TooManyTags | AppendError::Expired => {
-                ErrorCode::Deadline
-            }
-            AppendError::Full => ErrorCode::LogFull,
-            AppendError::Exhausted
-            | AppendError::Invalid(_)
-            | AppendError::ConditionFailed { .. }
-            | AppendError::Refused => ErrorCode::Refused,
-        };
-        let because = match error {
-            AppendError::Timeout => self.because(),
-            _ => String::new(),
-        };
-        ClientError::of(code, format!("log '{}': {error}{because}", self.name))
-    }
-
-    fn read_error(&self, error: ReadFailure) -> ClientError {
-        let (code, because) = match error {
-            ReadFailure::Busy => (ErrorCode::Busy, String::new()),
-            ReadFailure::Timeout => (ErrorCode::Deadline, self.because()),
-        };
-        ClientError::of(code, format!("log '{}': {error}{because}", self.name))
     }
 }

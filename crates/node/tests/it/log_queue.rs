@@ -39,6 +39,30 @@ async fn made(client: &Client) {
     made.expect("the log is made");
 }
 
+#[test]
+fn items_of_a_take_that_was_given_up_under_way_are_handed_out_by_the_next_one() {
+    let cluster = cluster(3, Medium::Ram);
+    let (client, runtime) = client_of(&cluster);
+    runtime.block_on(async {
+        made(&client).await;
+        let mut queue = queue(&client, 3600, 9).await;
+        for n in 0..30 {
+            let item = Bytes::from(n.to_string());
+            queue.push(&[item.clone()]).await.expect("pushed");
+            let patience = Duration::from_millis(n);
+            let taken = tokio::time::timeout(patience, queue.take(1, LONG)).await;
+            let taken = match taken {
+                Ok(taken) => taken,
+                Err(_) => queue.take(1, LONG).await,
+            };
+            let taken = taken.expect("taken");
+            assert_eq!(texts(&taken), [&item[..]], "it is held, and nobody has it");
+            let done = queue.acknowledge(&taken).await.expect("acknowledged");
+            assert_eq!(done.len(), 1);
+        }
+    });
+}
+
 async fn trimmed_to(client: &Client, position: u64) {
     let began = Instant::now();
     loop {
