@@ -48,7 +48,10 @@ fn items_of_a_take_that_was_given_up_under_way_are_handed_out_by_the_next_one() 
         let mut queue = queue(&client, 3600, 9).await;
         for n in 0..30 {
             let item = Bytes::from(n.to_string());
-            queue.push(&[item.clone()]).await.expect("pushed");
+            queue
+                .push(std::slice::from_ref(&item))
+                .await
+                .expect("pushed");
             let patience = Duration::from_millis(n);
             let taken = tokio::time::timeout(patience, queue.take(1, LONG)).await;
             let taken = match taken {
