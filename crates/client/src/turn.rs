@@ -412,10 +412,11 @@ impl RouterTurn {
                 todo.trouble = Some((code, text));
                 self.todo.push(todo);
             }
-            // The map's word, and not the bucket's own, is no news of a write that was sent before.
-            Answer::Error(ErrorCode::Lost | ErrorCode::NotFound | ErrorCode::Refused, text)
-                if todo.is_uncertain() && !planted(Mutant::MapsWordBelieved) =>
-            {
+            // The map's word, and not the bucket's own, is no news of a write that was sent before; nor is it that a second try found no room.
+            Answer::Error(
+                ErrorCode::Lost | ErrorCode::NotFound | ErrorCode::Refused | ErrorCode::OutOfMemory,
+                text,
+            ) if todo.is_uncertain() && !planted(Mutant::MapsWordBelieved) => {
                 let text = format!("the write may or may not have been done: {text}");
                 self.answers[todo.index] = Some(Answer::error(ErrorCode::Unreachable, text));
             }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use staves_log::{
     AppendCondition, AppendError, AppendId, AppendLimits, Appended, Appender, AppenderEffects,
     AppenderEvent, LogReader, LogRecord, LogView, Position, ReadLimits, ReadOp, ReadResult,
-    ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest, UnitReply,
+    ReaderEffects, ReaderEvent, Records, SequencerId, SequencerReply, SequencerRequest, UnitId,
+    UnitReply,
 };
 use staves_model::{PoolId, Time};
 use staves_wire::ErrorCode;
@@ -71,7 +72,7 @@ enum Heard {
     Placed(Vec<SequencerReply>),
     View(Result<Box<LogView>, ClientError>),
     /// A unit had no room for an append.
-    NoRoom(AppendId, ClientError),
+    NoRoom(AppendId, UnitId, ClientError),
     /// A request found nobody.
     Trouble(ClientError),
 }
@@ -152,6 +153,7 @@ impl Actor {
 
     /// Runs until the last handle is gone. What is in flight then is not waited for.
     pub(super) async fn run(mut self, mut asks: mpsc::Receiver<Ask>) {
+        let mut ticked = Instant::now();
         loop {
             let busy = !self.appends.is_empty() || !self.reads.is_empty();
             let rests = self.appends.is_empty() && self.reads.len() == self.waits.len();
@@ -162,15 +164,20 @@ impl Actor {
                     None => return self.close(oneshot::channel().0),
                 },
                 Some(heard) = self.heard.1.recv() => RoundEvent::Heard(heard),
-                () = tokio::time::sleep(tick), if busy => RoundEvent::Tick,
+                () = tokio::time::sleep_until((ticked + tick).into()), if busy => RoundEvent::Tick,
             };
             self.round = Time::ZERO + self.began.elapsed();
             match event {
                 RoundEvent::Ask(ask) => self.begin(ask),
                 RoundEvent::Heard(heard) => self.hear(heard),
-                RoundEvent::Tick => self.tick(),
+                RoundEvent::Tick => {}
             }
             self.take_what_waits(&mut asks);
+            // However much comes: what is late is found by the clock alone.
+            if ticked.elapsed() >= tick {
+                self.tick();
+                ticked = Instant::now();
+            }
             self.send_appends();
             self.look();
         }
@@ -256,9 +263,9 @@ impl Actor {
                     self.step(AppenderEvent::Sequencer(reply));
                 }
             }
-            Heard::NoRoom(id, error) => {
+            Heard::NoRoom(id, unit, error) => {
                 self.trouble = Some(error);
-                self.step(AppenderEvent::NoRoom(id));
+                self.step(AppenderEvent::NoRoom(id, unit));
             }
             Heard::Trouble(error) => {
                 self.wanted = true;

@@ -199,6 +199,36 @@ fn a_write_that_was_interrupted_goes_to_the_new_node_under_its_number() {
     ));
 }
 
+/// Regression: an append whose first try had been kept was said to be in no unit, since the second try found no room.
+#[test]
+fn a_write_that_may_have_been_done_is_not_said_to_have_found_no_room() {
+    let map = Arc::new(map());
+    for first in [true, false] {
+        let mut turn = turn(&[(SLOTS[0], true)]);
+        let mut next = turn.step(Time::ZERO, go(&map));
+        if !first {
+            sent(next);
+            turn.step(Time::ZERO, failed(1, ErrorCode::Unreachable));
+            next = turn.step(Time::ZERO + MILLI, go(&map));
+            if let TurnStep::Rest(wait) = next {
+                next = turn.step(Time::ZERO + MILLI + wait, go(&map));
+            }
+        }
+        sent(next);
+        let now = Time::ZERO + MILLI * 10;
+        let next = turn.step(now, answer(1, &[error(ErrorCode::OutOfMemory)], 0));
+        let wanted = match first {
+            true => ErrorCode::OutOfMemory,
+            false => ErrorCode::Unreachable,
+        };
+        let answers = answers(next);
+        assert!(
+            matches!(&answers[..], [Answer::Error(code, _)] if *code == wanted),
+            "{answers:?}"
+        );
+    }
+}
+
 #[test]
 fn waits_grow_while_no_newer_map_comes_and_end_with_the_deadline() {
     let map = Arc::new(map());

@@ -66,7 +66,7 @@ pub enum AppenderEvent {
     /// A reply of a sequencer.
     Sequencer(SequencerReply),
     /// A unit had no room for the data of an append, and has nothing of that message.
-    NoRoom(AppendId),
+    NoRoom(AppendId, UnitId),
     /// The log's open term.
     View(Box<LogView>),
     /// Time has passed.
@@ -169,7 +169,7 @@ impl Appender {
                 self.sequencer_answer(now, reply.answer, out);
             }
             AppenderEvent::Unit(_) | AppenderEvent::Sequencer(_) => {}
-            AppenderEvent::NoRoom(id) => self.found_no_room(now, id, out),
+            AppenderEvent::NoRoom(id, unit) => self.found_no_room(now, (id, unit), out),
             AppenderEvent::View(view) => self.learn_view(now, *view, out),
             AppenderEvent::Tick => self.tick(now, out),
         }

@@ -7,7 +7,8 @@ use staves_model::Time;
 
 use super::append_error::AppendError;
 use super::appender::{Appender, AppenderEffects};
-use crate::types::{AppendId, AppendMode};
+use crate::message::TermStart;
+use crate::types::{AppendId, AppendMode, Binding, UnitId};
 
 /// An append is over once every unit has refused it so often: between two rounds a unit may find room among what is dead. With tokens (corfu) a round
 /// takes long, and one is enough.
@@ -31,8 +32,14 @@ impl Appender {
 
     /// A unit had no room for an append: the next one is tried at once. Where no unit has any, or where a message is under way still, all are
     /// tried again a little later; if nobody has room then and no message is under way, the append is over.
-    pub(super) fn found_no_room(&mut self, now: Time, id: AppendId, out: &mut AppenderEffects) {
+    pub(super) fn found_no_room(
+        &mut self,
+        now: Time,
+        (id, unit): (AppendId, UnitId),
+        out: &mut AppenderEffects,
+    ) {
         self.returned(id);
+        self.full.note(now, unit);
         let (retry, mode) = (self.limits.retry, self.view.options.mode);
         let units = self.view.projection.last();
         let Some(seq) = self.own(id) else {
@@ -41,17 +48,20 @@ impl Appender {
         let Some(append) = self.in_flight.get_mut(&seq) else {
             return;
         };
-        let mut unit = append.unit.take();
-        if let Some((_, binding)) = append.token.take() {
+        // The data may be on their way to another one by now.
+        if append.unit == Some(unit) {
+            (append.unit, append.guess, append.bound) = (None, None, false);
+        }
+        let owner = |(_, binding): &(TermStart, Binding)| {
+            let owner = self.view.projection.owner(binding.position);
+            owner == Some(unit)
+        };
+        if let Some((_, binding)) = append.token.take_if(|token| owner(token)) {
             // Its unit makes junk of it soon. Only then the sequencer binds another: this one may be written yet.
             append.shunned = Some(binding.position);
-            unit = self.view.projection.owner(binding.position);
+            (append.unit, append.guess, append.bound) = (None, None, false);
         }
-        if let Some(unit) = unit {
-            self.full.note(now, unit);
-        }
-        (append.guess, append.bound) = (None, false);
-        let all_refused = append.refused.note(unit, units);
+        let all_refused = append.refused.note(Some(unit), units);
         let rounds_max = match mode {
             AppendMode::Corfu => 1,
             AppendMode::Bind | AppendMode::Predict => ROUNDS_MAX,

@@ -9,7 +9,7 @@ use staves_wire::ErrorCode;
 use staves_wire::group::{Run, RunKind};
 use staves_wire::service::Answer;
 
-use super::{LogUnit, UnitCall};
+use super::{LogUnit, UnitCall, UnitRole};
 use crate::codec::BucketRequest;
 use crate::message::{RecordRequest, UnitOp};
 use crate::store::{
@@ -18,6 +18,9 @@ use crate::store::{
 
 /// Segments that are kept spare for what gives room back, and for seals: a full disk never keeps a unit from them.
 pub(super) const RESERVED_EXTENTS: u32 = 2;
+/// A map page of so many bytes at most is one of the step's frames: it needs less than an append does, so that a unit which is full for those takes
+/// pages while the log goes on at others.
+const SMALL_PAGE_BYTES: usize = 16 << 10;
 /// Bytes of frames that one step of the machine makes at most, beside those of held data.
 const STEP_FRAMES_BYTES: u64 = 64 << 10;
 /// After a refusal for want of memory, appends that need more are refused at once for so long, rather than kept until it is refused again.
@@ -42,6 +45,8 @@ pub(super) enum RoomFor {
     Data(usize),
     /// A part of data that are staged.
     Part(usize),
+    /// A small map page: without it the log stands still, also at units that have room.
+    Page,
 }
 
 impl RoomFor {
@@ -59,7 +64,10 @@ impl RoomFor {
                 UnitOp::Park(_) | UnitOp::Write { .. } => {
                     RoomFor::Data(op.records().map_or(0, |records| records.bytes.len()))
                 }
-                UnitOp::WritePage { ref runs, .. } => RoomFor::Data(runs.len() * 16),
+                UnitOp::WritePage { ref runs, .. } => match runs.len() * 16 {
+                    0..=SMALL_PAGE_BYTES => RoomFor::Page,
+                    bytes => RoomFor::Data(bytes),
+                },
                 // What is held has its room already. A trim, a seal and a deletion give room back.
                 _ => RoomFor::Little,
             },
@@ -74,7 +82,7 @@ impl RoomFor {
     fn bytes(self) -> u64 {
         match self {
             RoomFor::Data(bytes) | RoomFor::Part(bytes) => bytes as u64,
-            RoomFor::Nothing | RoomFor::Little => 0,
+            RoomFor::Nothing | RoomFor::Little | RoomFor::Page => 0,
         }
     }
 }
@@ -94,11 +102,17 @@ fn out_of_room() -> Answer {
 }
 
 impl LogUnit {
-    /// True if it is an append that the unit knows, or whose session is over.
+    /// True if it is an append that the unit knows or holds, or whose session is over.
     pub(super) fn has_answer(&self, op: &UnitCall) -> bool {
         let UnitCall::Request(BucketRequest::Unit(request)) = op else {
             return false;
         };
+        // Of what is held a second copy takes no room.
+        if let (UnitRole::Serving(unit), UnitOp::Park(park)) = (&self.role, &request.op)
+            && unit.has_parked(request.log, &park.id, park.count)
+        {
+            return true;
+        }
         let id = match &request.op {
             UnitOp::Park(park) => Some(park.id),
             UnitOp::Write { binding, .. } => binding.id,
@@ -128,6 +142,10 @@ impl LogUnit {
             RoomFor::Little => {
                 let more = base - used + if data > 0 { extents(data) + 1 } else { 0 };
                 used + more.saturating_sub(spares)
+            }
+            RoomFor::Page => {
+                let held = if data > 0 { extents(data) + 1 } else { 0 };
+                base + held + self.lacks_spares()
             }
             RoomFor::Data(_) | RoomFor::Part(_) => {
                 let data = data + room.bytes() + room.bytes() / 8 + PAGE_BYTES as u64;

@@ -13,6 +13,13 @@ use crate::types::{
 };
 
 impl Unit {
+    /// True if the data of an append, of so many records, are held here: they come again.
+    pub fn has_parked(&self, log: LogId, id: &AppendId, count: u32) -> bool {
+        let soft = self.soft.get(&log);
+        let parked = soft.and_then(|soft| soft.parked.get(id));
+        parked.is_some_and(|parked| parked.places.len() == count as usize)
+    }
+
     pub(super) fn park(
         &mut self,
         now: Time,

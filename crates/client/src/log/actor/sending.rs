@@ -20,7 +20,7 @@ impl Actor {
             let (client, pool, heard) = (self.client.clone(), self.pool, self.heard.0.clone());
             tokio::spawn(async move {
                 let asked = calls::ask_batch(client.router(), pool, unit, batch, soon()).await;
-                tell_appends(&heard, asked);
+                tell_appends(&heard, unit, asked);
             });
         }
         let mut asks: Vec<(SequencerId, Vec<SequencerRequest>)> = Vec::new();
@@ -79,6 +79,7 @@ impl Actor {
 /// Brings the answers to the appends of a batch: those of the unit together, trouble by itself.
 fn tell_appends(
     heard: &mpsc::UnboundedSender<Heard>,
+    unit: UnitId,
     asked: Vec<(Option<AppendId>, Result<UnitReply, ClientError>)>,
 ) {
     let mut replies = Vec::with_capacity(asked.len());
@@ -86,7 +87,7 @@ fn tell_appends(
         match (reply, append) {
             (Ok(reply), _) => replies.push(reply),
             (Err(error), Some(id)) if error.code() == ErrorCode::OutOfMemory => {
-                let _gone = heard.send(Heard::NoRoom(id, error));
+                let _gone = heard.send(Heard::NoRoom(id, unit, error));
             }
             (Err(error), _) => {
                 let _gone = heard.send(Heard::Trouble(error));

@@ -16,7 +16,7 @@ fn an_append_that_finds_no_room_anywhere_is_over_and_one_that_may_be_somewhere_i
                 // One that was not answered may have taken the data.
                 if tried.len() > lost {
                     refused += 1;
-                    test.step(AppenderEvent::NoRoom(id(0)));
+                    test.step(AppenderEvent::NoRoom(id(0), GroupId(unit)));
                 }
             }
             test.wait(200);
@@ -50,7 +50,7 @@ fn a_full_log_gives_out_no_positions_for_data_that_no_unit_takes() {
             asked += requests.len();
             units
                 .iter()
-                .for_each(|_| test.step(AppenderEvent::NoRoom(id(op as u32))));
+                .for_each(|unit| test.step(AppenderEvent::NoRoom(id(op as u32), GroupId(*unit))));
             if test.out.units.is_empty() {
                 test.wait(25);
             }
@@ -75,7 +75,7 @@ fn the_unit_that_has_room_takes_the_append() {
         while let Some(unit) = test.sent().0.first().copied() {
             tried.push(unit);
             if tried.len() < 3 {
-                test.step(AppenderEvent::NoRoom(id(0)));
+                test.step(AppenderEvent::NoRoom(id(0), GroupId(unit)));
             }
         }
         let mut all = tried.clone();
@@ -127,7 +127,7 @@ fn a_token_whose_unit_has_no_room_is_not_used_again() {
         test.sequencer(token(position));
         let (unit, _) = test.out.units.pop().expect("a write");
         refused.push(unit.0);
-        test.step(AppenderEvent::NoRoom(id(0)));
+        test.step(AppenderEvent::NoRoom(id(0), unit));
         if position < 6 {
             test.wait(200);
             assert_eq!(test.sent().1.len(), 1);
@@ -168,4 +168,29 @@ fn the_error_at_the_deadline_is_of_the_last_answers() {
     assert_eq!(ends(&[&full, &tags], false), Err(AppendError::TooManyTags));
     assert_eq!(ends(&[&full, &busy], false), Err(AppendError::Timeout));
     assert_eq!(ends(&[&full], true), Err(AppendError::Timeout));
+}
+
+/// A refusal that comes late is not ascribed to the unit that the data went to meanwhile.
+#[test]
+fn a_late_refusal_is_of_the_unit_that_refused() {
+    let mut test = TestAppender::new(AppendMode::Bind);
+    test.append(1, 100);
+    let first = test.sent().0[0];
+    let mut second = first;
+    while second == first {
+        test.wait(600);
+        second = test.sent().0.last().copied().unwrap_or(first);
+    }
+    test.step(AppenderEvent::NoRoom(id(0), GroupId(first)));
+    assert!(test.sent().0.is_empty(), "the second may take it");
+    let unit = test.appender.in_flight[&0].unit;
+    assert_eq!(unit, Some(GroupId(second)), "and is asked again");
+    test.append(2, 100);
+    assert_ne!(test.sent().0, [first], "it is full");
+    test.unit(UnitAnswer::Ack {
+        id: id(0),
+        position: 5,
+        count: 1,
+    });
+    assert!(matches!(test.out.done[..], [(1, Ok(_))]));
 }

@@ -6,7 +6,7 @@ use staves_wire::service::Answer;
 use super::bench::{Bench, LOG, bytes_of, id};
 use crate::message::{SlotAnswer, UnitAnswer, UnitOp};
 use crate::service::{UnitCall, room::RESERVED_EXTENTS};
-use crate::types::{AppendId, LogId, SessionId, Term};
+use crate::types::{AppendId, LogId, PageEntry, PageRun, SessionId, Term};
 
 #[test]
 fn a_full_unit_refuses_and_changes_nothing_and_a_trim_makes_room() {
@@ -40,6 +40,56 @@ fn a_full_unit_refuses_and_changes_nothing_and_a_trim_makes_room() {
     let again = fill(&mut bench, full).unwrap();
     assert!(again - full >= full / 2 - 6, "{full}, and then {again}");
     (full / 2..again).for_each(|n| assert_eq!(bench.read(LOG, n), Some(bytes_of(n, size))));
+    bench.check();
+}
+
+/// Regression: data that were held came again, found no room beside themselves, and were said to be nowhere.
+#[test]
+fn data_that_are_held_and_come_again_are_not_refused() {
+    let mut bench = Bench::new(2, 12);
+    bench.seal(LOG, 1);
+    let size = 60_000;
+    let full = (0..100).find(|n| {
+        let token = bench.park(LOG, id(*n), bytes_of(*n, size));
+        bench.cluster.deliver();
+        bench.cluster.answers.contains_key(&token)
+    });
+    let full = full.expect("some do not fit");
+    assert!(full > 3, "{full} appends");
+    let again = bench.park(LOG, id(2), bytes_of(2, size));
+    bench.cluster.deliver();
+    let answer = bench.cluster.answers.get(&again);
+    assert!(answer.is_none(), "it waits for its binding: {answer:?}");
+    assert!(bench.bind(LOG, 0, id(2)).data);
+    let ack = bench.answer(again);
+    assert!(
+        matches!(ack, UnitAnswer::Ack { position: 0, .. }),
+        "{ack:?}"
+    );
+    bench.check();
+}
+
+/// Regression: a log stood still at all its units, since a map page found no room at one of them.
+#[test]
+fn map_pages_have_room_in_a_unit_that_is_full_for_appends() {
+    let mut bench = Bench::new(2, 12);
+    bench.seal(LOG, 1);
+    let full = (0..)
+        .find(|n| !bench.append(LOG, *n, bytes_of(*n, 60_000)))
+        .unwrap();
+    assert!(full > 20, "{full} records");
+    let term = Term(bench.term);
+    let positions = u64::from(super::bench::options().page_positions);
+    for page in 1..200 {
+        let runs = vec![PageRun {
+            count: positions as u32,
+            entry: PageEntry::Junk,
+        }];
+        let written = bench.call(LOG, UnitOp::WritePage { term, page, runs });
+        let is_written = matches!(written, UnitAnswer::PageWritten { page: of, .. } if of == page);
+        assert!(is_written, "{written:?}");
+    }
+    assert!(!bench.append(LOG, full, bytes_of(full, 60_000)), "still");
     bench.check();
 }
 
