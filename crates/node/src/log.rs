@@ -61,13 +61,14 @@ enum SequencerAsk {
     Busy,
 }
 
-/// The reply of a sequencer that is too busy for a request, if there is one.
-fn busy(request: &SequencerRequest) -> Option<SequencerReply> {
-    let SequencerOp::Seq { id, .. } = request.op else {
-        return None;
+/// The reply of a sequencer that is too busy for a request.
+fn busy(request: &SequencerRequest) -> SequencerReply {
+    let id = match request.op {
+        SequencerOp::Seq { id, .. } => Some(id),
+        _ => None,
     };
-    let (log, answer) = (request.log, SequencerAnswer::Busy { id: Some(id) });
-    Some(SequencerReply { log, answer })
+    let (log, answer) = (request.log, SequencerAnswer::Busy { id });
+    SequencerReply { log, answer }
 }
 
 impl Sequencers {
@@ -103,7 +104,7 @@ impl Sequencers {
         }
     }
 
-    /// The same for several requests, which are asked in order. One append that found it too busy is told so; None if all did.
+    /// The same for several requests, which are asked in order. Those that found it too busy are told so; None if one alone did.
     pub(crate) async fn ask_several(
         &self,
         pool: PoolId,
@@ -115,6 +116,7 @@ impl Sequencers {
             (busy, self.begin_ask(pool, to, request))
         });
         let asked: Vec<_> = asked.collect();
+        let is_one = asked.len() == 1;
         let mut replies = Vec::with_capacity(asked.len());
         for (busy, asked) in asked {
             let reply = match asked {
@@ -122,6 +124,7 @@ impl Sequencers {
                 SequencerAsk::Nobody(reply) => Some(reply),
                 SequencerAsk::Busy => None,
             };
+            let busy = (!is_one).then_some(busy);
             replies.push(reply.or(busy)?);
         }
         Some(replies)

@@ -44,6 +44,9 @@ pub async fn ask_unit<T: Transport>(
     unit_reply(ask(router, pool, unit, call, deadline).await?)
 }
 
+/// The longest wait of a user.
+const WAIT_MAX: Duration = Duration::from_secs(1 << 30);
+
 /// The bounds of a batch of requests to a unit: the router sends it as one.
 const BATCH_REQUESTS_MAX: usize = 256;
 /// See [`BATCH_REQUESTS_MAX`]: the bytes of the records.
@@ -60,6 +63,14 @@ pub struct UnitBatches<K> {
 pub struct UnitBatch<K> {
     requests: Vec<(K, UnitRequest)>,
     bytes: usize,
+}
+
+impl<K> UnitBatch<K> {
+    /// Its requests.
+    #[expect(clippy::len_without_is_empty, reason = "a batch is never empty")]
+    pub fn len(&self) -> u32 {
+        self.requests.len() as u32
+    }
 }
 
 impl<K> Default for UnitBatches<K> {
@@ -238,6 +249,12 @@ fn no_log(name: &str) -> ClientError {
 pub(super) fn made_anew(name: &str) -> ClientError {
     let text = format!("log '{name}' was deleted, and another has its name: open it anew");
     ClientError::of(ErrorCode::NotFound, text)
+}
+
+/// The end of a wait, however long.
+pub(super) fn after(up_to: Duration) -> Instant {
+    let now = Instant::now();
+    now.checked_add(up_to).unwrap_or(now + WAIT_MAX)
 }
 
 /// The end of a request that a machine makes: it is made again, so that it need not be long.

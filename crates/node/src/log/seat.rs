@@ -26,8 +26,9 @@ const REST: Duration = Duration::from_millis(500);
 const RESTED: Duration = Duration::from_millis(50);
 /// Most events of one round, whose requests go out together.
 const ROUND_EVENTS_MAX: usize = 256;
-/// Most batches to one unit under way: what finds no place is sent again by the machine.
-const CALLS_MAX: usize = 256;
+/// Most requests to one unit under way, a quarter of the numbers that the node's router gives to writes: what finds no place is sent again by the
+/// machine.
+const CALLS_MAX: usize = 512;
 /// Most requests that wait for the machine's reply.
 const REPLIES_MAX: usize = 8192;
 
@@ -101,6 +102,7 @@ impl<T: Transport> SeatTask<T> {
     /// Runs until nobody holds its front any more.
     pub(super) async fn run(mut self, mut events: mpsc::Receiver<SeatEvent>) {
         let mut round = Vec::with_capacity(ROUND_EVENTS_MAX);
+        let mut ticked = Instant::now();
         loop {
             let mut out = SequencerEffects::default();
             let pause = self.pause();
@@ -113,10 +115,13 @@ impl<T: Transport> SeatTask<T> {
                         self.take(event, &mut out);
                     }
                 }
-                () = tokio::time::sleep(pause) => {
-                    let now = self.now();
-                    self.seat.step(now, SequencerEvent::Tick, &mut out);
-                }
+                () = tokio::time::sleep_until((ticked + pause).into()) => {}
+            }
+            // However much comes: much is sent by the clock alone.
+            if ticked.elapsed() >= pause {
+                let now = self.now();
+                self.seat.step(now, SequencerEvent::Tick, &mut out);
+                ticked = Instant::now();
             }
             self.send(out);
             self.tell();
@@ -202,7 +207,7 @@ impl<T: Transport> SeatTask<T> {
         for (unit, batch) in batches.take() {
             let calls = self.units.entry(unit);
             let calls = calls.or_insert_with(|| Arc::new(Semaphore::new(CALLS_MAX)));
-            let Ok(permit) = calls.clone().try_acquire_owned() else {
+            let Ok(permit) = calls.clone().try_acquire_many_owned(batch.len()) else {
                 continue;
             };
             let (router, pool, events) = (self.router.clone(), self.pool, events.clone());
