@@ -195,7 +195,7 @@ fn a_lost_connection_is_an_error_and_is_made_again() {
         20 => Act::Close,
         _ => Act::Say("+OK\r\n"),
     };
-    let args = ["--duration", "1s", "--connections", "1", "--pipeline", "4"];
+    let args = ["--duration", "4s", "--connections", "1", "--pipeline", "4"];
     let report = run(&server(behaviour), &args);
     let run = &report["runs"][0];
     assert_eq!(run["errors_by_kind"][0]["kind"], "connection", "{run}");

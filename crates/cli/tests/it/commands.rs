@@ -555,6 +555,7 @@ fn a_drain_that_could_never_finish_needs_force() {
     // There is somebody, but without the room.
     assert_eq!(at(&fake, &["node", "resume", "1"]).code, Some(0));
     assert_eq!(at(&fake, &["node", "resume", "2"]).code, Some(0));
+    assert_eq!(at(&fake, &["node", "resume", "3"]).code, Some(0));
     fake.with(|state| state.used_bytes = 1 << 40);
     let full = drain("2", &[]);
     assert!(

@@ -86,7 +86,11 @@ fn a_deadline_names_the_address_and_what_was_waited_for() {
         assert!(!error.nothing_done(), "it may have been done");
         // The deadline travelled with the request.
         let reply = script.kept.lock().unwrap().pop().expect("it was kept");
-        assert!(reply.deadline().is_some() && reply.is_late(Instant::now()));
+        assert!(reply.deadline().is_some());
+        // It counts from when the request was read, which may be a little later.
+        while !reply.is_late(Instant::now()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         // The answer that comes too late harms nothing.
         reply.send(&status(1));
         assert_eq!(
