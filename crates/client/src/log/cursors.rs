@@ -1,8 +1,8 @@
 //! The cursors of a log's readers, and how much of a log is kept.
 
 use staves_log::{
-    LogRecord, LogRetention, Position, RecordRefusal, RecordReply, RecordRequest, SequencerOp,
-    SequencerRequest,
+    LogId, LogRecord, LogRetention, Position, RecordRefusal, RecordReply, RecordRequest,
+    SequencerOp, SequencerRequest,
 };
 use staves_model::PoolId;
 use staves_wire::Message;
@@ -36,10 +36,24 @@ impl Client {
         from: Option<Option<Position>>,
         to: Option<Position>,
     ) -> Result<CursorChange, ClientError> {
-        let (map, pool, record) = self.find_log(pool, log).await?;
+        let (_, _, record) = self.find_log(pool, log).await?;
+        let id = record.view.log;
+        self.move_cursor_of(pool, (log, id), cursor, from, to).await
+    }
+
+    /// The same for one log, and none that has its name later.
+    pub(super) async fn move_cursor_of(
+        &self,
+        pool: Option<&str>,
+        (log, id): (&str, LogId),
+        cursor: &str,
+        from: Option<Option<Position>>,
+        to: Option<Position>,
+    ) -> Result<CursorChange, ClientError> {
+        let (map, pool) = self.log_pool(pool).await?;
         let request = RecordRequest::SetCursor {
             name: log.to_owned(),
-            log: record.view.log,
+            log: id,
             cursor: cursor.to_owned(),
             from,
             to,

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use staves_log::service::APPEND_BYTES_MAX as LOG_BATCH_BYTES_MAX;
-use staves_log::{AppendCondition, AppendMode, Position, ReadOp, ReadResult, Records, SlotAnswer};
+use staves_log::{
+    AppendCondition, AppendMode, LogId, Position, ReadOp, ReadResult, Records, SlotAnswer,
+};
 use staves_wire::ErrorCode;
 use tokio::sync::{mpsc, oneshot};
 
@@ -198,6 +200,11 @@ impl LogHandle {
         Ok(self.end_of(None).await?.tail)
     }
 
+    /// The log itself: another one may have its name later.
+    pub(super) fn id(&self) -> LogId {
+        self.presence.log
+    }
+
     /// The tail, and with a tag the last positions of its stream.
     pub async fn end_of(&self, tag: Option<u64>) -> Result<StreamEnd, ClientError> {
         match self.op(ReadOp::Tail(tag)).await? {
@@ -221,7 +228,7 @@ impl LogHandle {
         tag: Option<u64>,
         up_to: Duration,
     ) -> Result<bool, ClientError> {
-        let until = Instant::now() + up_to;
+        let until = calls::after(up_to);
         loop {
             match self.op(ReadOp::Wait { position, tag }).await? {
                 ReadResult::Grown(end) if end > position => return Ok(true),

@@ -16,6 +16,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use staves_log::{AppendCondition, Position};
 use staves_wire::ErrorCode;
 
+use super::calls::after;
 use super::fields::{take_array, take_byte, take_u32, take_u64};
 use super::handle::{ConditionalAppend, LogHandle};
 use super::stream_cursor::StreamCursor;
@@ -51,6 +52,8 @@ enum LockState {
 struct LockSight {
     /// Its position; none if there is no record, or none any more.
     position: Option<Position>,
+    /// The highest position of the stream that the log knows, also of a record that was given up.
+    last: Option<Position>,
     state: LockState,
     /// The log's tail: the stream has nothing between the record and this.
     tail: Position,
@@ -86,7 +89,7 @@ impl LogLock {
     /// there is none, so that the log's rules for what is kept leave the lock's state.
     ///
     /// # Errors
-    /// The lease is out of bounds, there is no such log, or it has 64 cursors already.
+    /// The lease is out of bounds, there is no such log, it has 64 cursors already, or it discards or refuses what is more than it keeps.
     pub async fn open(
         client: &Client,
         pool: Option<&str>,
@@ -103,7 +106,7 @@ impl LogLock {
         }
         let handle = client.open_log(pool, log).await?;
         let name = format!("lock-{tag}");
-        let cursor = StreamCursor::open(client, pool, log, name).await?;
+        let cursor = StreamCursor::open(client, pool, &handle, name).await?;
         Ok(LogLock {
             log: handle,
             tag,
@@ -126,13 +129,16 @@ impl LogLock {
     /// # Errors
     /// After one whose [`ClientError::is_uncertain`] holds, this client may have the lock: its next call finds out.
     pub async fn lock(&mut self, up_to: Duration) -> Result<Option<LockGrant>, ClientError> {
-        let end = Instant::now() + up_to;
+        let end = after(up_to);
         loop {
             let asked = Instant::now();
             let sight = self.look().await?;
             if let Some(grant) = self.try_grant(asked, &sight).await? {
                 self.keep_state(grant.token).await;
-                return Ok(Some(grant));
+                // One that took too long is renewed, or another's by now.
+                if Instant::now() < grant.lease_end {
+                    return Ok(Some(grant));
+                }
             }
             let now = Instant::now();
             if now >= end {
@@ -233,26 +239,34 @@ impl LogLock {
         let from = known.unwrap_or_else(|| self.cursor.at());
         let mut last = self.log.replay_last(self.tag, from, 1).await?;
         let (tail, trim) = (last.tail(), last.trim());
-        let (position, state) = match last.next().await? {
-            Some((position, record)) => (Some(position), self.decoded(position, record)?),
-            None if trim == 0 => (None, LockState::Free),
-            // The last record was trimmed: somebody may hold the lock, with the lease that all give.
+        let found = last.next().await?;
+        let (position, last, state) = match found {
+            Some((position, record)) => {
+                let state = self.decoded(position, record)?;
+                (Some(position), Some(position), state)
+            }
             None => {
-                let (owner, grant) = (OwnerId::default(), Some(0));
-                let lease_ms = self.lease.as_millis() as u32;
-                (
-                    None,
-                    LockState::Held {
-                        owner,
-                        grant,
-                        lease_ms,
+                let end = self.log.end_of(Some(self.tag)).await?;
+                let last = end.last.iter().copied().max();
+                let state = match trim == 0 && last.is_none() {
+                    true => LockState::Free,
+                    // The last record was given up: somebody may hold the lock, with the lease that all give.
+                    false => LockState::Held {
+                        owner: OwnerId::default(),
+                        grant: Some(0),
+                        lease_ms: self.lease.as_millis() as u32,
                     },
-                )
+                };
+                (None, last, state)
             }
         };
-        let known = self.sight.filter(|sight| sight.position == position);
+        let same = |sight: &LockSight| {
+            (sight.position, sight.last, sight.state) == (position, last, state)
+        };
+        let known = self.sight.filter(same);
         let sight = LockSight {
             position,
+            last,
             state,
             tail,
             since: known.map_or_else(Instant::now, |sight| sight.since),
@@ -282,8 +296,16 @@ impl LogLock {
     /// Moves the lock's cursor to a record of this client. It is no error if it stays, for then the log keeps more.
     async fn keep_state(&mut self, position: Position) {
         self.renewed = 0;
-        if let Err(error) = self.cursor.advance(position).await {
-            tracing::debug!(log = %self.log.name(), %error, "a lock's cursor was not moved");
+        // The lease is for whatever the lock guards.
+        let moved = tokio::time::timeout(self.lease / 4, self.cursor.advance(position)).await;
+        match moved {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(log = %self.log.name(), %error, "a lock's cursor was not moved");
+            }
+            Err(_) => {
+                tracing::debug!(log = %self.log.name(), "a lock's cursor was not moved in time")
+            }
         }
     }
 

@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_secs(2);
 pub(super) struct LogPresence {
     client: Client,
     pool: PoolId,
-    log: LogId,
+    pub log: LogId,
     looked: Mutex<Instant>,
     /// The log refuses an append that is in flight.
     pub full: AtomicBool,

@@ -120,19 +120,27 @@ impl LogProducer {
     }
 
     /// Appends the records whose ids are not in the window, in their order, and returns the position of each of all. The records of one append
-    /// of the log are in it all or none; a longer list is several appends.
+    /// of the log are in it all or none; a longer list is several appends. It has no more ids than the window, so that those of its first part
+    /// are still known when it is appended again.
     ///
     /// # Errors
-    /// After any of them, some of the first records may be in the log: append the same list again. `busy`: other producers came first too often.
+    /// `refused`: more ids than the window has. After any other, some of the first records may be in the log: append the same list again. `busy`: other producers came first too often.
     pub async fn append(
         &mut self,
         records: &[ProducedRecord],
     ) -> Result<Vec<Position>, ClientError> {
         records.iter().try_for_each(ProducedRecord::check)?;
+        self.check_ids(records)?;
         let mut known = HashMap::<&Bytes, Position>::new();
-        let mut vain = 0;
+        let (mut vain, mut rest) = (0, records);
         loop {
-            let batch = self.missing(records, &mut known);
+            while let Some((_, later)) = rest
+                .split_first()
+                .filter(|(r, _)| known.contains_key(&r.id))
+            {
+                rest = later;
+            }
+            let batch = self.missing(rest, &mut known);
             if batch.is_empty() {
                 let position = |record: &ProducedRecord| known.get(&record.id).copied();
                 return Ok(records.iter().filter_map(position).collect());
@@ -160,6 +168,19 @@ impl LogProducer {
                 }
             }
         }
+    }
+
+    fn check_ids(&self, records: &[ProducedRecord]) -> Result<(), ClientError> {
+        let ids: HashSet<&Bytes> = records.iter().map(|record| &record.id).collect();
+        if ids.len() <= self.ids.most {
+            return Ok(());
+        }
+        let text = format!(
+            "a list with {} ids, and a window of {}: after an error its first ones would be forgotten, and appended twice; append shorter lists, or open the producer with a larger window",
+            ids.len(),
+            self.ids.most
+        );
+        Err(ClientError::of(ErrorCode::Refused, text))
     }
 
     /// The first records that are not in the log, as many as one append takes. Those that are become known.

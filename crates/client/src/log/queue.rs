@@ -26,6 +26,7 @@ use staves_wire::ErrorCode;
 
 use self::items::QueueItems;
 use self::record::{ConsumerId, ItemClaim, PUSH_HEAD_BYTES, QueueRecord, QueueStep};
+use super::calls::after;
 use super::handle::LogHandle;
 use super::stream_cursor::StreamCursor;
 use crate::client::Client;
@@ -39,6 +40,8 @@ pub const QUEUE_TAKE_MAX: usize = 256;
 const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
 /// The cursor follows after so many ends of items.
 const CURSOR_EVERY: usize = 256;
+/// So many items that were handed out are remembered before those that ended are forgotten.
+const HANDED_MAX: usize = 4096;
 /// Items that a take is spread over when others come first.
 const SPREAD_MAX: usize = 64;
 /// The longest wait between two looks at leases.
@@ -74,8 +77,8 @@ pub struct LogQueue {
     next: Position,
     /// Items that the next take is spread over.
     spread: usize,
-    /// The takes whose items were handed out.
-    handed: BTreeSet<Position>,
+    /// The items that were handed out, by their takes.
+    handed: BTreeSet<(Position, Position)>,
     /// A take may be in the log without anybody knowing, and hold items of this consumer until then.
     unsure: Option<Instant>,
     cursor: StreamCursor,
@@ -118,7 +121,7 @@ impl LogQueue {
     /// leave what is not acknowledged.
     ///
     /// # Errors
-    /// The options are out of bounds, there is no such log, or it has 64 cursors already.
+    /// The options are out of bounds, there is no such log, it has 64 cursors already, or it discards or refuses what is more than it keeps.
     pub async fn open(
         client: &Client,
         pool: Option<&str>,
@@ -138,7 +141,7 @@ impl LogQueue {
         }
         let handle = client.open_log(pool, log).await?;
         let name = format!("queue-{tag}");
-        let cursor = StreamCursor::open(client, pool, log, name).await?;
+        let cursor = StreamCursor::open(client, pool, &handle, name).await?;
         Ok(LogQueue {
             log: handle,
             tag,
@@ -195,7 +198,7 @@ impl LogQueue {
         up_to: Duration,
     ) -> Result<Vec<QueueItem>, ClientError> {
         let most = most.clamp(1, QUEUE_TAKE_MAX);
-        let end = Instant::now() + up_to;
+        let end = after(up_to);
         loop {
             self.catch_up(None).await?;
             let (began, at_ms) = (Instant::now(), wall_ms());
@@ -226,7 +229,8 @@ impl LogQueue {
                 if !taken.is_empty() {
                     return Ok(taken);
                 }
-            } else if Instant::now() >= end {
+            }
+            if Instant::now() >= end {
                 return Ok(Vec::new());
             }
         }

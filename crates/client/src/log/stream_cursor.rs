@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use staves_log::Position;
+use staves_log::{LogId, Position, WhenFull};
+use staves_wire::ErrorCode;
 
-use super::handle::CursorChange;
+use super::handle::{CursorChange, LogHandle};
 use crate::client::Client;
 use crate::error::ClientError;
 
@@ -13,6 +14,8 @@ pub(super) struct StreamCursor {
     client: Client,
     pool: Option<String>,
     log: String,
+    /// Another log that has the name by now has cursors of its own.
+    id: LogId,
     name: String,
     /// Its position; none if somebody removed it.
     at: Option<Position>,
@@ -20,15 +23,27 @@ pub(super) struct StreamCursor {
 
 impl StreamCursor {
     /// The cursor of a name, made where the log begins if there is none.
+    ///
+    /// # Errors
+    /// The log trims what its cursors have not passed, or refuses appends then: what it keeps has to be done with first, and that takes appends.
     pub(super) async fn open(
         client: &Client,
         pool: Option<&str>,
-        log: &str,
+        handle: &LogHandle,
         name: String,
     ) -> Result<StreamCursor, ClientError> {
-        let trim = client.log_stat(pool, log).await?.trim;
+        let (log, id) = (handle.name(), handle.id());
+        let stat = client.log_stat(pool, log).await?;
+        let retention = stat.retention;
+        if !retention.keeps_all() && retention.when_full != WhenFull::Keep {
+            let text = format!(
+                "log '{log}' discards or refuses records when it has as many as it keeps, and this needs what its cursor has not passed: 'staves log set {log} --when-full keep', or another log"
+            );
+            return Err(ClientError::of(ErrorCode::Refused, text));
+        }
+        let trim = stat.trim;
         let made = client
-            .move_log_cursor(pool, log, &name, Some(None), Some(trim))
+            .move_cursor_of(pool, (log, id), &name, Some(None), Some(trim))
             .await?;
         let at = match made {
             CursorChange::Done => Some(trim),
@@ -38,6 +53,7 @@ impl StreamCursor {
             client: client.clone(),
             pool: pool.map(str::to_owned),
             log: log.to_owned(),
+            id,
             name,
             at,
         })
@@ -54,7 +70,7 @@ impl StreamCursor {
             let (pool, from) = (self.pool.as_deref(), Some(Some(at)));
             let moved = self
                 .client
-                .move_log_cursor(pool, &self.log, &self.name, from, Some(to))
+                .move_cursor_of(pool, (&self.log, self.id), &self.name, from, Some(to))
                 .await?;
             self.at = match moved {
                 CursorChange::Done => Some(to),

@@ -54,7 +54,8 @@ impl LogTimes {
         };
         // The tail first: what has a position below began before the clock is read.
         let tail = self.log.tail().await?;
-        let at_ms = millis(SystemTime::now()).max(before);
+        // Up, for the same millisecond may have begun before.
+        let at_ms = (millis(SystemTime::now()) + 1).max(before);
         let record = [TimeMark { at_ms, tail }.encoded()];
         let condition = AppendCondition {
             tag: Some(TAG),
@@ -71,7 +72,8 @@ impl LogTimes {
     /// As of [`LogTimes::mark`].
     pub async fn seek(&self, time: SystemTime) -> Result<Position, ClientError> {
         let time_ms = millis(time);
-        let (mut low, mut high) = (0, self.marks.tail().await?);
+        let end = self.marks.end_of(None).await?;
+        let (mut low, mut high) = (end.trim, end.tail);
         let mut found = 0;
         while low < high {
             let middle = low + (high - low) / 2;

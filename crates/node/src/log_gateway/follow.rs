@@ -30,6 +30,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Most records, and bytes of them, that are on their way to a follower; one that is longer goes alone.
 const BATCH_RECORDS: usize = 256;
 const BATCH_BYTES: usize = 128 << 10;
+/// The longest walk through a stream for a follower.
+const WALK_MAX: Duration = Duration::from_secs(3600);
 /// Most positions of a stream that a follower keeps: 32 KiB.
 const WALKED_MAX: usize = 4096;
 
@@ -278,6 +280,8 @@ impl Follower {
         loop {
             let until = Instant::now() + REQUEST_MAX;
             if part.positions.is_empty() {
+                // From its end, however long it is: begun anew it would not come further. The client's end ends it.
+                let until = Instant::now() + WALK_MAX;
                 let walk = self
                     .gateway
                     .walk(&self.log, (*tag, position), WALKED_MAX, until);

@@ -1,6 +1,5 @@
 //! The changes that a consumer makes, and the replay that shows it what they did.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -9,7 +8,7 @@ use staves_wire::ErrorCode;
 
 use super::items::{ItemState, QueueItems};
 use super::record::{CLAIMS_MAX, ItemClaim, QueueChange, QueueRecord, QueueStep};
-use super::{CURSOR_EVERY, LOOK_MAX, LogQueue, QUEUE_TAKE_MAX, QueueItem, claims_of, wall_ms};
+use super::{CURSOR_EVERY, HANDED_MAX, LOOK_MAX, LogQueue, QueueItem, claims_of, wall_ms};
 use crate::client::senseless;
 use crate::error::ClientError;
 use crate::log::handle::LogSlot;
@@ -71,8 +70,20 @@ impl LogQueue {
         watched: Option<Position>,
     ) -> Result<Option<Vec<bool>>, ClientError> {
         let effects = self.replay_on(watched).await?;
-        if let Some((from, later)) = self.items.to_fetch() {
-            self.fetch(from, later).await?;
+        let mut fetched = None;
+        while let Some((from, later)) = self.items.to_fetch() {
+            if fetched.is_some_and(|last| from <= last) {
+                break;
+            }
+            if let Err(error) = self.fetch(from, later).await {
+                // Those that are known go on.
+                if self.items.iter().next().is_none() {
+                    return Err(error);
+                }
+                tracing::debug!(log = %self.log.name(), %error, "later items of a queue were not read");
+                break;
+            }
+            fetched = Some(from);
         }
         Ok(effects)
     }
@@ -153,7 +164,8 @@ impl LogQueue {
         let mut claims = Vec::new();
         for (item, state) in self.items.iter() {
             let Some(holder) = state.holder else { continue };
-            let is_own = holder.consumer == self.consumer && !self.handed.contains(&holder.token);
+            let handed = self.handed.contains(&(holder.token, item));
+            let is_own = holder.consumer == self.consumer && !handed;
             if is_own && at_ms < state.free_ms && claims.len() < most {
                 let token = holder.token;
                 claims.push(ItemClaim { item, token });
@@ -198,12 +210,13 @@ impl LogQueue {
                 _ => self.items.remove(claim.item),
             }
         }
-        if self.handed.len() >= QUEUE_TAKE_MAX {
-            let holders = self.items.iter().filter_map(|(_, item)| item.holder);
-            let held: BTreeSet<Position> = holders.map(|holder| holder.token).collect();
-            self.handed.retain(|token| held.contains(token));
+        if self.handed.len() >= HANDED_MAX {
+            let held = |item: Position| Some(self.items.get(item)?.holder?.token);
+            self.handed
+                .retain(|(token, item)| held(*item) == Some(*token));
         }
-        self.handed.extend(taken.iter().map(|item| item.token));
+        let handed = taken.iter().map(|item| (item.token, item.position));
+        self.handed.extend(handed);
         Ok(taken)
     }
 
