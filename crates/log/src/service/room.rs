@@ -135,18 +135,13 @@ impl LogUnit {
         let (data, frames) = self.held.to_come();
         let (used, spares) = (context.used_extents().max(1), self.pages.log.spares());
         let base = used + extents(frames + STEP_FRAMES_BYTES);
+        let held = if data > 0 { extents(data) + 1 } else { 0 };
         match room {
             RoomFor::Nothing => 0,
             // The first entry of a unit makes room for those that it keeps.
             RoomFor::Little if used == 1 => base + 1 + RESERVED_EXTENTS,
-            RoomFor::Little => {
-                let more = base - used + if data > 0 { extents(data) + 1 } else { 0 };
-                used + more.saturating_sub(spares)
-            }
-            RoomFor::Page => {
-                let held = if data > 0 { extents(data) + 1 } else { 0 };
-                base + held + self.lacks_spares()
-            }
+            RoomFor::Little => used + (base - used + held).saturating_sub(spares),
+            RoomFor::Page => base + held + self.lacks_spares(),
             RoomFor::Data(_) | RoomFor::Part(_) => {
                 let data = data + room.bytes() + room.bytes() / 8 + PAGE_BYTES as u64;
                 base + extents(data) + 1 + self.lacks_spares()
@@ -157,11 +152,7 @@ impl LogUnit {
     /// Spare segments that are to be made: for the parts of the largest checkpoint, and some more.
     fn lacks_spares(&self) -> u32 {
         let large = self.pages.ledger.large_bytes() as u64;
-        let parts = if large > 0 {
-            extents(large + large / 2) + 1
-        } else {
-            0
-        };
+        let parts = extents(large + large / 2) + u32::from(large > 0);
         (RESERVED_EXTENTS + parts).saturating_sub(self.pages.log.spares())
     }
 

@@ -49,9 +49,13 @@ fn an_id_of_the_window_is_in_the_log_once_also_for_a_producer_that_starts_again(
             client.create_log(None, "p", mode).await.expect("made");
             let mut first = producer(&client, 4).await.expect("opened");
             let records: Vec<_> = (0..6).map(|n| record(n, "first")).collect();
-            let twice = [&records[..], &records[2..3]].concat();
-            let at = first.append(&twice).await.expect("appended");
-            assert_eq!(at[6], at[2], "the same id in one list");
+            let long = first.append(&records).await;
+            let long = long.expect_err("its first ids would be forgotten before it ends");
+            assert_eq!(long.code(), ErrorCode::Refused, "{long}");
+            let mut at = first.append(&records[..4]).await.expect("appended");
+            let twice = [&records[4..], &records[2..3]].concat();
+            at.extend(first.append(&twice).await.expect("appended"));
+            assert_eq!(at[6], at[2], "the same id once more");
             // Another start, and the first one at the same time.
             let mut second = producer(&client, 4).await.expect("opened");
             let changed = [record(4, "second"), record(6, "second")];
