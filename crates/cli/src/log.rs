@@ -210,6 +210,7 @@ fn run_on_records(session: &Cluster, command: &LogCommand, out: Format) -> anyho
             let log = open(session, pool.as_deref(), name)?;
             let wanted = read::Wanted {
                 from: from.unwrap_or(stat.trim),
+                from_beginning: from.is_none(),
                 count: *count,
                 follow: *follow,
             };

@@ -24,6 +24,8 @@ const WAIT: Duration = Duration::from_secs(3600);
 pub struct Wanted {
     /// The first position.
     pub from: u64,
+    /// It is the log's beginning, wherever that is by now.
+    pub from_beginning: bool,
     /// Most records.
     pub count: Option<u64>,
     /// Wait at the tail for more.
@@ -52,7 +54,8 @@ pub fn read(
         return Err(Failure::Wire(ErrorCode::NotFound, text).into());
     }
     let end = if wanted.follow { u64::MAX } else { tail };
-    let mut left = wanted.count.unwrap_or(u64::MAX);
+    let count = wanted.count.unwrap_or(u64::MAX);
+    let mut left = count;
     let mut stdout = std::io::stdout().lock();
     let mut reads = Reads::new();
     let mut next = wanted.from;
@@ -78,6 +81,11 @@ pub fn read(
                 }
             }
             LogSlot::Junk => {}
+            // Old records went meanwhile.
+            LogSlot::Trimmed if wanted.from_beginning && left == count => {
+                next = session.wait(log.end_of(None))?.trim.max(position + 1);
+                reads.clear();
+            }
             LogSlot::Trimmed => return Err(trimmed(log, position, None)),
             // Only beyond the tail, where nothing is read ahead.
             LogSlot::PastTail => {

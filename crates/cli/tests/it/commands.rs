@@ -559,7 +559,7 @@ fn a_drain_that_could_never_finish_needs_force() {
     fake.with(|state| state.used_bytes = 1 << 40);
     let full = drain("2", &[]);
     assert!(
-        needs_force(&full).contains("takes about 512 GiB"),
+        needs_force(&full).contains("takes about 1.0 TiB"),
         "{}",
         full.stderr
     );

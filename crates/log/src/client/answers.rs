@@ -49,12 +49,12 @@ impl Appender {
         match answer {
             SequencerAnswer::Token { term, binding } => {
                 if let Some(id) = binding.id {
-                    self.note_wait(id, None);
+                    self.note_wait(now, id, None);
                 }
                 self.take_token(now, term, binding, out);
             }
             SequencerAnswer::Bound { id, unit, .. } => {
-                self.note_wait(id, None);
+                self.note_wait(now, id, None);
                 self.follow_unit(now, id, unit, out);
             }
             SequencerAnswer::Done {
@@ -63,10 +63,10 @@ impl Appender {
                 count,
             } => self.acknowledged(now, id, position, count, out),
             SequencerAnswer::Queued { id } | SequencerAnswer::Busy { id: Some(id) } => {
-                self.note_wait(id, None);
+                self.note_wait(now, id, None);
             }
-            SequencerAnswer::Full { id } => self.note_wait(id, Some(WaitReason::Full)),
-            SequencerAnswer::TagsFull { id } => self.note_wait(id, Some(WaitReason::Tags)),
+            SequencerAnswer::Full { id } => self.note_wait(now, id, Some(WaitReason::Full)),
+            SequencerAnswer::TagsFull { id } => self.note_wait(now, id, Some(WaitReason::Tags)),
             SequencerAnswer::Abandoned { id } => self.refused(id, AppendError::Refused, out),
             SequencerAnswer::SessionOver { id } => self.session_over(now, id, out),
             SequencerAnswer::SessionOpened { nonce, session } => {
@@ -110,8 +110,13 @@ impl Appender {
     }
 
     /// The sequencer has taken up an append, or lets it wait for a reason.
-    fn note_wait(&mut self, id: AppendId, reason: Option<WaitReason>) {
+    fn note_wait(&mut self, now: Time, id: AppendId, reason: Option<WaitReason>) {
+        let soon = now + self.limits.retry;
         if let Some(append) = self.own(id).and_then(|seq| self.in_flight.get_mut(&seq)) {
+            if reason.is_some() {
+                // The sequencer is well: the append comes in soon after the reason has gone.
+                append.retry_at = append.retry_at.min(soon);
+            }
             append.waits = reason.map(|reason| (reason, append.tries));
         }
     }

@@ -204,7 +204,8 @@ fn cursors_are_moved_by_compare_and_set_and_keep_what_they_have_not_passed() {
     runtime.block_on(writer).expect("the writer ends");
     // The empty positions between records are none of the ten.
     let kept = || runtime.block_on(records(&log, trim()));
-    wait_until("ten are kept", || kept() == 10);
+    // Or a few more, where a position of theirs was decided late.
+    wait_until("ten are kept", || (10..=14).contains(&kept()));
     // Cursors or not.
     let discard = client.set_log_retention(None, "l", rules(WhenFull::Discard));
     runtime.block_on(discard).expect("set");

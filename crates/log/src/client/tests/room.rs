@@ -194,3 +194,20 @@ fn a_late_refusal_is_of_the_unit_that_refused() {
     });
     assert!(matches!(test.out.done[..], [(1, Ok(_))]));
 }
+
+/// Regression: the pauses between its tries grew to 4 s, so that it could end at its deadline though the log had room long before.
+#[test]
+fn an_append_that_waits_for_a_full_log_is_tried_twice_a_second() {
+    let id = id(0);
+    let mut test = TestAppender::new(AppendMode::Bind);
+    test.append(1, 100);
+    let mut tries = 0;
+    while test.out.done.is_empty() {
+        if !test.sent().1.is_empty() {
+            tries += 1;
+            test.sequencer(SequencerAnswer::Full { id });
+        }
+        test.wait(100);
+    }
+    assert!((15..=21).contains(&tries), "{tries} in 10 s");
+}
