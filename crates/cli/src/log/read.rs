@@ -62,11 +62,7 @@ pub fn read(
     while left > 0 {
         // One who follows reads what is there at once, and beyond that one by one.
         while reads.len() < AHEAD && next < end && (next < tail || reads.is_empty()) {
-            let (log, position) = (log.clone(), next);
-            let read = session
-                .runtime
-                .spawn(async move { log.read(position).await });
-            reads.push_back((position, read));
+            reads.push_back((next, begin(session, log, next)));
             next += 1;
         }
         let Some((position, read)) = reads.pop_front() else {
@@ -96,6 +92,16 @@ pub fn read(
         }
     }
     Ok(())
+}
+
+fn begin(
+    session: &Cluster,
+    log: &LogHandle,
+    position: u64,
+) -> JoinHandle<Result<LogSlot, ClientError>> {
+    let log = log.clone();
+    let read = async move { log.read(position).await };
+    session.runtime.spawn(read)
 }
 
 pub(super) fn trimmed(log: &LogHandle, position: u64, from: Option<u64>) -> anyhow::Error {
