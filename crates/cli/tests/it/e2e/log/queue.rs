@@ -61,11 +61,15 @@ fn items_are_pushed_taken_acknowledged_and_given_back_from_the_shell() {
     );
     let wrong = refused("discard jobs 1");
     assert!(wrong.contains("queue stat jobs"), "{wrong}");
-    // Acknowledgements would find it full, too, or the items would go.
+    is_refused_where_items_would_go(&cluster);
+}
+
+/// Acknowledgements would find the log full, too, or the items would go.
+fn is_refused_where_items_would_go(cluster: &Cluster) {
     for rule in ["refuse", "discard"] {
         let create = ["create", rule, "--keep-records", "5", "--when-full", rule];
         cluster.log(0, &create, "");
-        let wrong = refused(&format!("take {rule}"));
+        let wrong = cluster.no_log(&["queue", "take", rule], "");
         assert!(wrong.contains("--when-full keep"), "{wrong}");
     }
 }
